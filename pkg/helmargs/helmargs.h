@@ -17,7 +17,7 @@ struct helmargs_options {
     const char *chart_path;  /* UPGRADE_INSTALL */
     const char *description; /* UPGRADE_INSTALL: what helm notes in the record of a success; NULL = none */
     int64_t revision;        /* ROLLBACK: target; 0 = the one before */
-    bool first_install;      /* no record exists: what applies to installs only (skipCRDs, validation) */
+    bool first_install;      /* no record exists: what applies to installs only (validation), or not to them (force) */
     bool no_hooks, keep_history;
 };
 
@@ -26,7 +26,8 @@ struct helmargs {
     size_t count;
 };
 
-/* Never a secret and never values: those go by stdin ("-f -"). */
+/* helm_path and chart_path are absolute. Never a secret and never values: those go by stdin ("-f -"). The release's name, then
+ * chart or revision, come last, behind "--": no name can read as a flag. */
 void helmargs_build(const struct helmargs_options *options, struct helmargs *ret);
 void helmargs_release(struct helmargs *a);
 
