@@ -311,8 +311,7 @@ static void set_timeouts(struct call *c, struct mono now)
     /* The total deadline is kept by the loop, on CLOCK_BOOTTIME; libcurl counts on CLOCK_MONOTONIC.
      */
     int64_t left_ms = mono_diff_ms(c->req->deadline, now);
-    SET(CURLOPT_CONNECTTIMEOUT_MS,
-        (long)(left_ms < CONNECT_TIMEOUT_MS ? left_ms + 1 : CONNECT_TIMEOUT_MS));
+    SET(CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
     SET(CURLOPT_NOSIGNAL, 1L);
     /* A name look-up that hangs must not hold up a call that was given up. */
     SET(CURLOPT_QUICK_EXIT, 1L);
