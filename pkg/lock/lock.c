@@ -54,6 +54,17 @@ size_t locks_count(struct locks *l)
     return l->count;
 }
 
+bool locks_hold(struct locks *l, const char *ns, const char *name, int64_t epoch)
+{
+    MTX_GUARD(&l->lock);
+    for (const struct held *h = l->first; h != NULL; h = h->next) {
+        if (h->epoch == epoch && strcmp(h->ns, ns) == 0 && strcmp(h->name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void raise_cancel(void *ctx)
 {
     cancel_raise(ctx);

@@ -42,6 +42,8 @@ void locks_stop(struct locks *l);
 /* Interrupt (SIGINT) every helm that runs under a lock of ours: the end of the shutdown grace. */
 void locks_interrupt_all(struct locks *l);
 size_t locks_count(struct locks *l);
+/* Is the lock of this object held here, under this epoch? */
+bool locks_hold(struct locks *l, const char *ns, const char *name, int64_t epoch);
 const char *locks_identity(const struct locks *l);
 int64_t locks_lease_ms(const struct locks *l);
 

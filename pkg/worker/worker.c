@@ -1,0 +1,422 @@
+/* From events and timers to passes, and from a pass to the lock. */
+#include "worker/worker_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/must.h"
+#include "base/text.h"
+#include "chartref/chartref.h"
+#include "jsonx/jsonx.h"
+
+/* While the CRD is bad every key looks again this often; the CRD's watch is what ends it. */
+#define CRD_BAD_RETRY_MS INT64_C(5000)
+
+static void free_sighting(void *value)
+{
+    lease_sighting_release(value);
+    free(value);
+}
+
+struct worker *worker_new(const struct worker_options *options)
+{
+    struct worker *w = xcalloc(1, sizeof(*w));
+    w->options = *options;
+    w->kubeconfig = xasprintf("%s/kubeconfig", options->work_dir);
+    mtx_init(&w->lock, "worker");
+    w->sightings.free_value = free_sighting;
+    atomic_init(&w->passes, 0);
+    return w;
+}
+
+void worker_free(struct worker *w)
+{
+    if (w == NULL) {
+        return;
+    }
+    strmap_release(&w->sightings);
+    mtx_release(&w->lock);
+    free(w->kubeconfig);
+    free(w);
+}
+
+void worker_set_crd_problem(struct worker *w, const struct err *bad)
+{
+    MTX_GUARD(&w->lock);
+    w->crd_bad = bad != NULL;
+    (void)snprintf(w->crd_why, sizeof(w->crd_why), "%.*s", (int)sizeof(w->crd_why) - 1, bad != NULL ? bad->msg : "");
+}
+
+bool worker_crd_problem(struct worker *w, char *out, size_t size)
+{
+    MTX_GUARD(&w->lock);
+    (void)snprintf(out, size, "%s", w->crd_why);
+    return w->crd_bad;
+}
+
+/* ---- events ---- */
+
+char *worker_release_index(const struct snap *s)
+{
+    struct hr *hr = NULL;
+    struct err ignored = ERR_INIT;
+    if (s->object == NULL || hr_parse(s->object, &hr, &ignored)) {
+        return NULL;
+    }
+    char *index = hr->spec.release_name != NULL && hr->spec.target_ns != NULL
+                      ? xasprintf("%s/%s", hr->spec.target_ns, hr->spec.release_name)
+                      : NULL;
+    hr_free(hr);
+    return index;
+}
+
+char *worker_record_index(const struct snap *s)
+{
+    return s->object != NULL ? helmrec_index(s->object) : NULL;
+}
+
+static void note_sighting(struct worker *w, const char *key, const struct hr *hr, const struct snap *snap)
+{
+    MTX_GUARD(&w->lock);
+    struct lease_sighting *seen = strmap_get(&w->sightings, key);
+    if (seen == NULL) {
+        seen = xcalloc(1, sizeof(*seen));
+        strmap_put(&w->sightings, key, seen);
+    }
+    lease_sighting_note(seen, &hr->status, snap->seen, snap->live);
+}
+
+static void note_conditions(struct worker *w, const struct hr *hr)
+{
+    const struct {
+        const char *type;
+        const struct hr_condition *condition;
+    } all[] = {
+        {"ChartFetched", &hr->status.chart_fetched}, {"Deployed", &hr->status.deployed},
+        {"Released", &hr->status.released},          {"RolledBack", &hr->status.rolled_back},
+        {"Tested", &hr->status.tested},
+    };
+    if (hr->spec.release_name == NULL || hr->spec.target_ns == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        enum hr_truth truth = all[i].condition->status;
+        if (truth == HR_ABSENT) {
+            metrics_condition_gone(w->options.metrics, hr->spec.target_ns, hr->spec.release_name, all[i].type);
+        } else {
+            int value = truth == HR_TRUE ? 1 : truth == HR_FALSE ? -1 : 0;
+            metrics_condition(w->options.metrics, hr->spec.target_ns, hr->spec.release_name, all[i].type, value);
+        }
+    }
+}
+
+static bool is_settled(const struct hr *hr)
+{
+    return !hr->deleting && hr->status.released.status == HR_TRUE && hr->status.observed_generation == hr->generation;
+}
+
+/* Milliseconds until the lock in hr may be taken; 0 = now. */
+static enum lease_verdict judge_lease(struct worker *w, const char *key, const struct hr *hr, int64_t *ret_wait_ms)
+{
+    struct srvtime now_srv = {0};
+    bool have = kube_server_time(w->options.kube, &now_srv);
+    MTX_GUARD(&w->lock);
+    struct lease_sighting *seen = strmap_get(&w->sightings, key);
+    struct lease_sighting never = {.holder = NULL, .first_seen = clock_mono(w->options.clock)};
+    return lease_decide(&(struct lease_question){.status = &hr->status,
+                                                 .sighting = seen != NULL ? seen : &never,
+                                                 .now = clock_mono(w->options.clock),
+                                                 .have_server_time = have,
+                                                 .server_now = now_srv,
+                                                 .self = locks_identity(w->options.locks),
+                                                 .own_lease_ms = locks_lease_ms(w->options.locks)},
+                        ret_wait_ms);
+}
+
+static int64_t next_resync_ms(struct worker *w)
+{
+    return rng_jitter_ms(w->options.rng, w->options.interval_ms, 5);
+}
+
+static void release_gone(struct worker *w, const struct snap *before)
+{
+    queue_drop(w->options.queue, before->key);
+    mtx_lock(&w->lock);
+    (void)strmap_remove(&w->sightings, before->key);
+    mtx_unlock(&w->lock);
+    struct hr *hr = NULL;
+    struct err ignored = ERR_INIT;
+    if (before->object != NULL && hr_parse(before->object, &hr, &ignored) == ERR_NONE) {
+        if (hr->spec.release_name != NULL && hr->spec.target_ns != NULL) {
+            metrics_condition_gone(w->options.metrics, hr->spec.target_ns, hr->spec.release_name, NULL);
+        }
+        hr_free(hr);
+    }
+}
+
+void worker_on_release(void *ctx, enum reflector_event event, struct snap *before, struct snap *after)
+{
+    struct worker *w = ctx;
+    if (event == REFLECTOR_DELETED) {
+        release_gone(w, before);
+        return;
+    }
+    _cleanup_(hr_free_ptr) struct hr *hr = NULL;
+    struct err err = ERR_INIT;
+    if (after->object == NULL || hr_parse(after->object, &hr, &err)) {
+        log_warn("worker", "a HelmRelease cannot be read, it is left alone until it changes", LOG_S("key", after->key),
+                 LOG_S("err", after->object == NULL ? after->bad.msg : err.msg));
+        return;
+    }
+    note_sighting(w, after->key, hr, after);
+    note_conditions(w, hr);
+    int64_t wait_ms = 0;
+    if (event == REFLECTOR_ADDED) {
+        queue_add(w->options.queue, after->key, QUEUE_LOW);
+    } else if (judge_lease(w, after->key, hr, &wait_ms) == LEASE_WAIT) {
+        queue_add_after(w->options.queue, after->key, wait_ms, QUEUE_HIGH);
+    } else if (hr->status.released.status == HR_UNKNOWN &&
+               locks_hold(w->options.locks, hr->ns, hr->name, hr->status.lease.transitions)) {
+        return; /* our own lock's writes */
+    } else if (is_settled(hr)) {
+        queue_add_after(w->options.queue, after->key, next_resync_ms(w), QUEUE_LOW);
+    } else {
+        queue_add(w->options.queue, after->key, QUEUE_HIGH);
+    }
+}
+
+/* Is this record one that a settled HelmRelease must look at: the newest, and not ours as it stands? */
+static bool record_matters(struct worker *w, const struct hr *hr)
+{
+    int64_t epoch = 0;
+    _cleanup_(records_meta_free_ptr) struct helmrec_meta *newest = records_newest_cached(w, hr, &epoch);
+    return newest == NULL || newest->status != HELMREC_DEPLOYED || newest->digest[0] == '\0';
+}
+
+void worker_on_record(void *ctx, enum reflector_event event, struct snap *before, struct snap *after)
+{
+    struct worker *w = ctx;
+    (void)event;
+    const struct snap *record = after != NULL ? after : before;
+    _cleanup_(free_cstr) char *index = record->object != NULL ? helmrec_index(record->object) : NULL;
+    if (index == NULL || !cache_is_synced(w->options.records)) {
+        return;
+    }
+    struct snap **snaps = NULL;
+    size_t n = cache_by_index(w->options.releases, index, &snaps);
+    for (size_t i = 0; i < n; i++) {
+        struct hr *hr = NULL;
+        struct err ignored = ERR_INIT;
+        if (snaps[i]->object != NULL && hr_parse(snaps[i]->object, &hr, &ignored) == ERR_NONE) {
+            /* A record that changes under a lock is the holder's own work: its unlocking is what wakes us. */
+            if (hr->status.released.status != HR_UNKNOWN && record_matters(w, hr)) {
+                queue_add(w->options.queue, snaps[i]->key, QUEUE_HIGH);
+            }
+            hr_free(hr);
+        }
+        snap_unref(snaps[i]);
+    }
+    free(snaps);
+}
+
+/* ---- a pass ---- */
+
+struct pass {
+    struct worker *w;
+    const char *key;
+    struct snap *snap;
+    struct hr *hr;
+    struct helmrec_meta *newest;
+    int64_t epoch_noted;
+};
+
+/* The chart as far as it is known without its bytes. If the repository cannot be asked, an exact version that was resolved
+ * before is what it was. */
+static enum err_kind chart_of_pass(struct pass *p, struct mono fresh_after, struct mono deadline, struct inputs *in,
+                                   struct err *err)
+{
+    struct err cause = ERR_INIT;
+    if (inputs_chart(p->w, p->hr, fresh_after, false, deadline, p->w->options.stopping, in, &cause) == ERR_NONE) {
+        return ERR_NONE;
+    }
+    const struct hr_source *known = &p->hr->status.source;
+    const char *version = p->hr->spec.chart_version;
+    bool same = known->digest != NULL && known->digest[0] != '\0' && version != NULL && semver_is_exact(version) &&
+                text_eq(version, known->revision);
+    if (!same) {
+        *err = cause;
+        return err->kind;
+    }
+    (void)snprintf(in->chart_digest, sizeof(in->chart_digest), "%s", known->digest);
+    return ERR_NONE;
+}
+
+/* The desired digest by what is known no longer than fresh_after. */
+static enum err_kind desired_digest(struct pass *p, struct mono fresh_after, char *out, struct err *err)
+{
+    struct worker *w = p->w;
+    struct mono deadline = mono_add_ms(clock_mono(w->options.clock), WORKER_READ_MS);
+    struct inputs in = {0};
+    enum err_kind kind =
+        inputs_values(w, p->hr, deadline, w->options.stopping, &in.values, &in.secret_values, err);
+    if (kind == ERR_NONE) {
+        kind = chart_of_pass(p, fresh_after, deadline, &in, err);
+    }
+    if (kind == ERR_NONE) {
+        inputs_digest(p->hr, &in);
+        (void)snprintf(out, RELEASE_DIGEST_LEN, "%s", in.digest);
+    }
+    inputs_release(w, &in);
+    return kind;
+}
+
+/* Settle a RELEASE_COMPARE: NOT_DUE or DUE. */
+static enum release_due compare(struct pass *p, const struct release_answer *answer, const char **ret_why)
+{
+    struct worker *w = p->w;
+    struct mono now = clock_mono(w->options.clock);
+    char digest[RELEASE_DIGEST_LEN];
+    struct err err = ERR_INIT;
+    bool released = p->hr->status.released.status == HR_TRUE;
+    enum err_kind kind = desired_digest(p, mono_add_ms(now, -w->options.interval_ms), digest, &err);
+    if (kind == ERR_NONE && strcmp(digest, answer->against) == 0) {
+        return RELEASE_NOT_DUE;
+    }
+    if (kind == ERR_NONE) {
+        /* Before an object is called due for its chart, the repository is asked afresh: a replica with an older index would
+         * upgrade what another has just released, and the other way round. */
+        kind = desired_digest(p, now, digest, &err);
+        *ret_why = answer->why;
+        return kind == ERR_NONE && strcmp(digest, answer->against) == 0 ? RELEASE_NOT_DUE : RELEASE_DUE;
+    }
+    /* The inputs cannot be read. A released object says so once, under the lock, if it is the inputs' own fault; a hiccup of
+     * the API server is nothing to report. A failed object has said it. */
+    bool inputs_fault = kind == ERR_NOT_FOUND || kind == ERR_INVALID || kind == ERR_LIMIT;
+    *ret_why = "the inputs cannot be read";
+    log_debug("pass", "the desired state is not known", LOG_S("err", err.msg));
+    return released && inputs_fault ? RELEASE_DUE : RELEASE_NOT_DUE;
+}
+
+static const char *verb_of(const struct pass *p)
+{
+    if (p->hr->deleting) {
+        return "Uninstalling";
+    }
+    bool absent = p->newest == NULL || p->newest->status == HELMREC_UNINSTALLED;
+    return absent ? "Installing" : "Upgrading";
+}
+
+static void run_sync(struct pass *p, struct held *held)
+{
+    struct sync s = {.w = p->w, .held = held, .started = clock_mono(p->w->options.clock)};
+    _cleanup_json_ json_t *object = held_object(held);
+    struct err err = ERR_INIT;
+    log_ctx_put(LOG_I("generation", held_generation(held)));
+    log_ctx_put(LOG_I("epoch", held_epoch(held)));
+    if (hr_parse(object, &s.hr, &err)) {
+        log_error("sync", "the locked object cannot be read, its lease runs out", LOG_S("err", err.msg));
+    } else {
+        sync_run(&s);
+    }
+    inputs_release(p->w, &s.in);
+    helmrec_meta_free(s.newest);
+    hr_free(s.hr);
+    held_free(held);
+}
+
+static void take_and_sync(struct pass *p, bool expired, const char *why)
+{
+    struct worker *w = p->w;
+    const char *verb = verb_of(p);
+    const char *release = p->hr->spec.release_name != NULL ? p->hr->spec.release_name : p->hr->name;
+    const char *does = strcmp(verb, "Installing") == 0 ? "installs" : strcmp(verb, "Upgrading") == 0 ? "upgrades" : "uninstalls";
+    _cleanup_(free_cstr) char *doing = xasprintf("%s %s", does, release);
+    struct lock_request request = {
+        .object = p->snap->object, .expired = expired, .epoch_noted = p->epoch_noted, .reason = verb, .doing = doing};
+    struct held *held = NULL;
+    struct err err = ERR_INIT;
+    enum err_kind kind = lock_acquire(w->options.locks, &request, &held, &err);
+    if (kind == ERR_NONE) {
+        log_info("lock", expired ? "took over an expired lock" : "took the lock", LOG_S("why", why),
+                 LOG_I("epoch", held_epoch(held)), LOG_I("generation", held_generation(held)));
+        run_sync(p, held);
+        queue_forget(w->options.queue, p->key);
+        return;
+    }
+    if (kind == ERR_CONFLICT || kind == ERR_NOT_FOUND || kind == ERR_CANCELLED) {
+        /* Somebody was faster, or changed the object: the watch tells what came of it. The timer is for a watch in trouble. */
+        log_debug("lock", "not taken", LOG_S("err", err.msg));
+        queue_add_after(w->options.queue, p->key, locks_lease_ms(w->options.locks), QUEUE_HIGH);
+        return;
+    }
+    if (kind == ERR_INVALID) {
+        worker_set_crd_problem(w, &err);
+    }
+    log_warn("lock", "the lock could not be taken, trying again", LOG_S("kind", err_kind_name(kind)), LOG_S("err", err.msg));
+    queue_add_rate_limited(w->options.queue, p->key);
+}
+
+static void run_pass(struct pass *p)
+{
+    struct worker *w = p->w;
+    char why_bad[512];
+    if (worker_crd_problem(w, why_bad, sizeof(why_bad))) {
+        queue_add_after(w->options.queue, p->key, CRD_BAD_RETRY_MS, QUEUE_LOW);
+        return;
+    }
+    int64_t wait_ms = 0;
+    enum lease_verdict verdict = judge_lease(w, p->key, p->hr, &wait_ms);
+    if (verdict == LEASE_WAIT) {
+        queue_add_after(w->options.queue, p->key, wait_ms, QUEUE_HIGH);
+        return;
+    }
+    p->newest = records_newest_cached(w, p->hr, &p->epoch_noted);
+    struct release_question q = {.hr = p->hr, .newest = p->newest};
+    q.have_server_time = kube_server_time(w->options.kube, &q.server_now);
+    struct release_answer answer = release_is_due(&q);
+    const char *why = answer.why;
+    enum release_due due = answer.due == RELEASE_COMPARE ? compare(p, &answer, &why) : answer.due;
+    if (due != RELEASE_DUE) {
+        metrics_add(w->options.metrics, METRICS_SYNC_NOOP, 1);
+        int64_t resync_ms = next_resync_ms(w);
+        bool soon = answer.wait_ms > 0 && answer.wait_ms < resync_ms;
+        queue_add_after(w->options.queue, p->key, soon ? answer.wait_ms : resync_ms, QUEUE_LOW);
+        log_debug("pass", "nothing to do", LOG_S("why", answer.why), LOG_I("wait_ms", answer.wait_ms));
+        return;
+    }
+    take_and_sync(p, verdict == LEASE_EXPIRED, why);
+}
+
+static void pass_key(struct worker *w, const char *key)
+{
+    struct pass p = {.w = w, .key = key, .snap = cache_get(w->options.releases, key)};
+    if (p.snap == NULL) {
+        queue_drop(w->options.queue, key);
+        return;
+    }
+    struct err err = ERR_INIT;
+    if (p.snap->object != NULL && hr_parse(p.snap->object, &p.hr, &err) == ERR_NONE) {
+        log_ctx_set((struct log_field[]){LOG_S("key", key), LOG_S("holder", locks_identity(w->options.locks)),
+                                         LOG_I("pass", atomic_fetch_add(&w->passes, 1) + 1)},
+                    3);
+        run_pass(&p);
+        log_ctx_clear();
+    }
+    helmrec_meta_free(p.newest);
+    hr_free(p.hr);
+    snap_unref(p.snap);
+}
+
+void worker_run(struct worker *w)
+{
+    char *key;
+    while ((key = queue_get(w->options.queue)) != NULL) {
+        if (!cancel_is_raised(w->options.stopping)) {
+            pass_key(w, key);
+        }
+        queue_done(w->options.queue, key);
+        free(key);
+    }
+}
