@@ -6,6 +6,7 @@
  * username/password, exec plugins (client.authentication.k8s.io v1 and v1beta1, cached until expirationTimestamp, run
  * through effect/proc.h with a 30 s deadline). Clusters: certificate-authority(-data), insecure-skip-tls-verify,
  * tls-server-name, proxy-url. Anything else that would change who we are (impersonation: "as", auth-provider) is ERR_INVALID naming the field.
+ * Credentials are sent over https only, as client-go does. Errors are one line: file, field, what is legal.
  * The API host is never sent through a proxy found in the environment unless proxy-url says so (case 17). */
 #ifndef BELAY_KUBE_KUBECONFIG_H
 #define BELAY_KUBE_KUBECONFIG_H
@@ -17,6 +18,7 @@ struct kube_config_options {
     const char *context; /* --context; NULL or "" = current-context */
     struct proc *proc;   /* for exec plugins */
     struct clock *clock;
+    const char *service_account_dir; /* NULL = the real one; for tests */
 };
 
 enum err_kind kube_config_load(const struct kube_config_options *options, struct kube_config **ret, struct err *err) MUST_CHECK;
@@ -26,6 +28,24 @@ void kube_config_free(struct kube_config *c);
 const char *kube_config_origin(const struct kube_config *c);
 /* The namespace of the context or of the service account; "default" if none. */
 const char *kube_config_namespace(const struct kube_config *c);
+
+/* What a transport to this server has to be told. All borrowed from the config, NULL if not given; data is PEM. */
+struct kube_tls {
+    const char *ca_file;
+    const char *ca_data;
+    const char *cert_file;
+    const char *key_file;
+    const char *cert_data;
+    const char *key_data;
+    const char *server_name;
+    const char *proxy_url;
+    bool insecure;
+};
+void kube_config_tls(const struct kube_config *c, struct kube_tls *ret);
+/* Exec plugins may hand out client certificates: fn is told of each new one (PEM), on the thread whose call needed it,
+ * before that call is sent. Once, before threads. */
+void kube_config_on_client_cert(struct kube_config *c, void (*fn)(void *ctx, const char *cert_pem, const char *key_pem),
+                                void *ctx);
 
 /* Write a kubeconfig for a child (helm) to path, mode 0600, atomically: same server, CA, TLS name and credentials; a
  * rotating token goes as tokenFile when it is a file, so that a long child sees the new one (case 15). Credentials from

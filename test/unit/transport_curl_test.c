@@ -337,8 +337,7 @@ static struct outcome call(struct transport *t, const struct peer *p, const char
                            const char *path, int64_t deadline_ms)
 {
     struct outcome o = {.err = ERR_INIT, .res = HTTP_RESPONSE_INIT};
-    _cleanup_(free_cstr)
-    char *url = url_of(p, path);
+    _cleanup_(free_cstr) char *url = url_of(p, path);
     struct http_request req = {.method = method,
                                .url = url,
                                .body = strcmp(method, "GET") == 0 ? NULL : "{}",
@@ -417,8 +416,7 @@ static void every_status_is_a_reply(void **state)
 static void write_carries_method_headers_and_body(void **state)
 {
     struct fixture *f = *state;
-    _cleanup_(free_cstr)
-    char *url = url_of(f->peer, "/ok");
+    _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
     struct http_header headers[] = {{"Content-Type", "application/merge-patch+json"},
                                     {"X-Empty", ""}};
     struct http_request req = {.method = "PATCH",
@@ -445,8 +443,7 @@ static void methods_without_body_are_sent_as_such(void **state)
     struct fixture *f = *state;
     static const char *const methods[] = {"GET", "HEAD", "DELETE", "POST", "PUT"};
     for (size_t i = 0; i < 5; i++) {
-        _cleanup_(free_cstr)
-        char *url = url_of(f->peer, "/ok");
+        _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
         struct http_request req = {.method = methods[i], .url = url, .deadline = in_ms(LONG_MS)};
         struct http_response res = HTTP_RESPONSE_INIT;
         struct err err = ERR_INIT;
@@ -492,8 +489,7 @@ static void refused_connection_means_no_effect(void **state)
 static void failed_tls_handshake_means_no_effect(void **state)
 {
     struct fixture *f = *state;
-    _cleanup_(free_cstr)
-    char *url = xasprintf("https://127.0.0.1:%d/status/200", f->peer->port);
+    _cleanup_(free_cstr) char *url = xasprintf("https://127.0.0.1:%d/status/200", f->peer->port);
     struct http_request req = {
         .method = "PATCH", .url = url, .body = "{}", .body_len = 2, .deadline = in_ms(SHORT_MS)};
     struct http_response res = HTTP_RESPONSE_INIT;
@@ -556,8 +552,7 @@ static void reply_over_the_limit_is_refused(void **state)
     static const enum err_kind kinds[] = {ERR_LIMIT, ERR_UNKNOWN_OUTCOME};
     for (size_t i = 0; i < 2; i++) {
         for (size_t max = 1; max <= 2; max++) {
-            _cleanup_(free_cstr)
-            char *url = url_of(f->peer, "/ok");
+            _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
             struct http_request req = {
                 .method = methods[i], .url = url, .body_max = max, .deadline = in_ms(LONG_MS)};
             struct http_response res = HTTP_RESPONSE_INIT;
@@ -596,8 +591,7 @@ static void cancel_ends_a_call(void **state)
         cancel_init(&c.cancel);
         pthread_t thread;
         must(pthread_create(&thread, NULL, cancel_when_request_arrived, &c) == 0);
-        _cleanup_(free_cstr)
-        char *url = url_of(f->peer, "/slow");
+        _cleanup_(free_cstr) char *url = url_of(f->peer, "/slow");
         struct http_request req = {
             .method = methods[i], .url = url, .deadline = in_ms(LONG_MS), .cancel = &c.cancel};
         struct http_response res = HTTP_RESPONSE_INIT;
@@ -615,8 +609,7 @@ static void cancelled_before_it_began_sends_nothing(void **state)
     struct cancel cancel;
     cancel_init(&cancel);
     cancel_raise(&cancel);
-    _cleanup_(free_cstr)
-    char *url = url_of(f->peer, "/ok");
+    _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
     struct http_request req = {
         .method = "PATCH", .url = url, .deadline = in_ms(LONG_MS), .cancel = &cancel};
     struct http_response res = HTTP_RESPONSE_INIT;
@@ -631,8 +624,7 @@ static void cancelled_before_it_began_sends_nothing(void **state)
 static enum err_kind get_following(struct fixture *f, const char *path, const char *method,
                                    const char *userpwd, struct http_response *res)
 {
-    _cleanup_(free_cstr)
-    char *url = url_of(f->peer, path);
+    _cleanup_(free_cstr) char *url = url_of(f->peer, path);
     struct http_header headers[] = {{"authorization", "Bearer s3cr3t"}, {"X-Kept", "1"}};
     struct http_request req = {.method = method,
                                .url = url,
@@ -729,8 +721,7 @@ static bool stream_take(void *ctx, const char *bytes, size_t len)
 static enum err_kind stream_run(struct fixture *f, const char *path, struct stream *s,
                                 struct http_response *res)
 {
-    _cleanup_(free_cstr)
-    char *url = url_of(f->peer, path);
+    _cleanup_(free_cstr) char *url = url_of(f->peer, path);
     struct http_request req = {.method = "GET",
                                .url = url,
                                .deadline = MONO_NEVER,
@@ -907,8 +898,7 @@ static void errors_show_no_secrets_of_the_url(void **state)
 static void header_with_a_line_break_is_refused(void **state)
 {
     struct fixture *f = *state;
-    _cleanup_(free_cstr)
-    char *url = url_of(f->peer, "/ok");
+    _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
     struct http_header h = {"Authorization", "Bearer x\r\nX-Evil: 1"};
     struct http_request req = {
         .method = "GET", .url = url, .headers = &h, .header_count = 1, .deadline = in_ms(LONG_MS)};
@@ -941,8 +931,7 @@ static void gzip_is_unpacked_only_where_it_was_asked_for(void **state)
 static void environment_proxy_is_used_only_where_it_may(void **state)
 {
     struct fixture *f = *state;
-    _cleanup_(free_cstr)
-    char *proxy = xasprintf("http://127.0.0.1:%d", f->peer->port);
+    _cleanup_(free_cstr) char *proxy = xasprintf("http://127.0.0.1:%d", f->peer->port);
     must(setenv("http_proxy", proxy, 1) == 0 &&
          setenv("no_proxy", " direct.test, 10.0.0.0/8", 1) == 0);
     struct transport *env = transport_curl_new(
