@@ -1,0 +1,3 @@
+module devcluster
+
+go 1.26.0
