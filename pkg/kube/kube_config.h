@@ -51,6 +51,7 @@ struct kube_config {
     bool refreshing; /* guarded by lock: one thread reads the file or runs the plugin, the others
                         wait */
     uint64_t generation;        /* guarded by lock: +1 each time credentials were read, 0 = never */
+    bool rejected;              /* guarded by lock: the newest generation got a 401 */
     char *current_token;        /* guarded by lock; NULL if there is none */
     struct mono read_at;        /* guarded by lock */
     bool expires;               /* guarded by lock */
@@ -58,13 +59,13 @@ struct kube_config {
     char *exec_cert, *exec_key; /* guarded by lock; the plugin's newest */
 };
 
-/* The Authorization header's value, "" if none is to be sent. Read afresh if it is due, or if the
- * caller says that the credentials of generation `rejected` got a 401 (0: none did) and nobody has
- * read newer ones since. Blocks on a file or on a plugin, until the deadline at most. Owner of
- * *ret: the caller. */
-enum err_kind kube_config_authorization(struct kube_config *c, uint64_t rejected,
-                                        struct mono deadline, char **ret, uint64_t *ret_generation,
-                                        struct err *err) MUST_CHECK;
+/* The Authorization header's value, "" if none is to be sent. Read afresh if it is due. Blocks on a
+ * file or on a plugin, until the deadline at most. Owner of *ret: the caller. */
+enum err_kind kube_config_authorization(struct kube_config *c, struct mono deadline, char **ret,
+                                        uint64_t *ret_generation, struct err *err) MUST_CHECK;
+/* The credentials of that generation got a 401: read afresh before the next use, unless somebody
+ * has done so since. */
+void kube_config_reject(struct kube_config *c, uint64_t generation);
 /* Could reading afresh change anything? */
 bool kube_config_rotates(const struct kube_config *c);
 /* The current token or NULL, for the child's kubeconfig. Owner: the caller. */

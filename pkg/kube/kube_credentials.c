@@ -1,7 +1,7 @@
 /* Credentials that change while we run: a token file is read again each minute, a plugin is run
  * again when what it gave has expired, and both when the API server said 401 (case 15).
  *
- *   idle --due, or a 401 for the newest generation--> refreshing (one thread, outside the lock) -->
+ *   idle --due, or its newest generation got a 401--> refreshing (one thread, outside the lock) -->
  * idle, generation + 1
  *
  * The others wait meanwhile. A 401 for an older generation than the newest is already answered:
@@ -22,10 +22,10 @@ bool kube_config_rotates(const struct kube_config *c)
     return c->token_file != NULL || c->exec != NULL;
 }
 
-static bool due_locked(const struct kube_config *c, uint64_t rejected)
+static bool due_locked(const struct kube_config *c)
 {
     mtx_must_hold(&c->lock);
-    if (c->generation == 0 || rejected == c->generation) {
+    if (c->generation == 0 || c->rejected) {
         return true;
     }
     if (c->token_file != NULL) {
@@ -76,22 +76,25 @@ static enum err_kind refresh_locked(struct kube_config *c, struct mono deadline,
     c->refreshing = true;
     mtx_unlock(&c->lock);
     struct kube_exec_result r = {0};
-    enum err_kind kind = c->token_file != NULL ? read_token_file(c, &r, err)
-                                               : kube_exec_run(c->exec, c, deadline, &r, err);
+    struct err why = ERR_INIT;
+    enum err_kind kind = c->token_file != NULL ? read_token_file(c, &r, &why)
+                                               : kube_exec_run(c->exec, c, deadline, &r, &why);
     if (kind == ERR_NONE && r.cert_data != NULL && c->on_client_cert != NULL) {
         c->on_client_cert(c->on_client_cert_ctx, r.cert_data, r.key_data);
     }
     mtx_lock(&c->lock);
     if (kind == ERR_NONE) {
         adopt_locked(c, &r);
-        c->generation++;
-        c->read_at = clock_mono(c->clock);
     } else if (c->token_file != NULL && c->current_token != NULL) {
-        /* In the middle of kubelet's exchange of the file: the old one is the best there is. Ask
-         * again in a minute. */
-        c->generation++;
-        c->read_at = clock_mono(c->clock);
+        /* In the middle of kubelet's exchange of the file: the old one is the best there is. */
         kind = ERR_NONE;
+    }
+    if (kind == ERR_NONE) {
+        c->generation++;
+        c->rejected = false;
+        c->read_at = clock_mono(c->clock);
+    } else {
+        *err = why;
     }
     c->refreshing = false;
     cond_broadcast(&c->changed);
@@ -100,10 +103,9 @@ static enum err_kind refresh_locked(struct kube_config *c, struct mono deadline,
 }
 
 /* current_token is good when this returns ERR_NONE. */
-static enum err_kind ensure_locked(struct kube_config *c, uint64_t rejected, struct mono deadline,
-                                   struct err *err)
+static enum err_kind ensure_locked(struct kube_config *c, struct mono deadline, struct err *err)
 {
-    while (due_locked(c, rejected)) {
+    while (due_locked(c)) {
         if (!c->refreshing) {
             return refresh_locked(c, deadline, err);
         }
@@ -123,9 +125,14 @@ static char *basic_header(const struct kube_config *c)
     return xasprintf("Basic %s", packed);
 }
 
-enum err_kind kube_config_authorization(struct kube_config *c, uint64_t rejected,
-                                        struct mono deadline, char **ret, uint64_t *ret_generation,
-                                        struct err *err)
+void kube_config_reject(struct kube_config *c, uint64_t generation)
+{
+    MTX_GUARD(&c->lock);
+    c->rejected = c->rejected || generation == c->generation;
+}
+
+enum err_kind kube_config_authorization(struct kube_config *c, struct mono deadline, char **ret,
+                                        uint64_t *ret_generation, struct err *err)
 {
     char *header = NULL;
     uint64_t generation = 0;
@@ -133,7 +140,7 @@ enum err_kind kube_config_authorization(struct kube_config *c, uint64_t rejected
         header = xstrdup("");
     } else if (kube_config_rotates(c)) {
         MTX_GUARD(&c->lock);
-        enum err_kind kind = ensure_locked(c, rejected, deadline, err);
+        enum err_kind kind = ensure_locked(c, deadline, err);
         if (kind != ERR_NONE) {
             return kind;
         }
@@ -156,7 +163,7 @@ enum err_kind kube_config_token(struct kube_config *c, char **ret, struct err *e
         return ERR_NONE;
     }
     MTX_GUARD(&c->lock);
-    enum err_kind kind = ensure_locked(c, /* rejected= */ 0, MONO_NEVER, err);
+    enum err_kind kind = ensure_locked(c, MONO_NEVER, err);
     if (kind == ERR_NONE) {
         *ret = kube_dup(c->current_token);
     }
