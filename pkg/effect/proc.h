@@ -20,6 +20,8 @@ struct proc_spec {
     size_t input_len;
     size_t output_max;  /* of stdout and of stderr each: the FIRST output_max bytes are kept, the rest is drained */
     struct mono deadline; /* then SIGTERM-free: SIGKILL to the group */
+    const int *inherit_fds; /* descriptors that the child keeps, under the same numbers (all above 2); NULL: none but 0, 1, 2 */
+    size_t inherit_fd_count;
 };
 
 struct proc_result {
