@@ -23,6 +23,7 @@ endif
 PKG_C  := $(sort $(wildcard pkg/*/*.c))
 UNIT_C := $(sort $(wildcard test/unit/*_test.c))
 PKG_O  := $(PKG_C:%.c=$(OBJ)/%.o)
+CMD_O  := $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard cmd/belay/*.c)))
 UNIT   := $(UNIT_C:test/unit/%_test.c=$(BUILD)/unit/%_test)
 # Resolved at first use, after the dependencies are there.
 LIBS    = $(shell pkg-config --libs $(PKGS))
@@ -38,7 +39,7 @@ $(OBJ)/%.o: %.c
 $(BUILD)/libbelay.a: $(PKG_O)
 	@rm -f $@ && ar rcs $@ $^
 
-$(BUILD)/belay: $(OBJ)/cmd/belay/main.o $(BUILD)/libbelay.a
+$(BUILD)/belay: $(CMD_O) $(BUILD)/libbelay.a
 	@echo "  LINK  $@"
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 

@@ -351,7 +351,8 @@ static void take_and_sync(struct pass *p, bool expired, const char *why)
         queue_add_after(w->options.queue, p->key, locks_lease_ms(w->options.locks), QUEUE_HIGH);
         return;
     }
-    if (kind == ERR_INVALID) {
+    if (kind == ERR_INVALID && err.code == 0) {
+        /* Accepted and not kept: the CRD's fault, so everybody's. (A refusal, with its HTTP status, is this object's own.) */
         worker_set_crd_problem(w, &err);
     }
     log_warn("lock", "the lock could not be taken, trying again", LOG_S("kind", err_kind_name(kind)), LOG_S("err", err.msg));

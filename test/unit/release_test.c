@@ -1,0 +1,206 @@
+/* What is due, and what is to be done: one row per line of the decision tables. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "jsonx/jsonx.h"
+#include "release/release.h"
+
+#define NOW_NS (INT64_C(1796126400) * NS_PER_SEC)
+#define DIGEST "1:aaaa"
+
+struct row {
+    const char *name;
+    int64_t observed; /* generation is 5 */
+    enum hr_truth released, stalled;
+    const char *reason;
+    bool deleting, finalizer, bad_spec;
+    int64_t failures, not_before_s; /* relative to now; 0 = none */
+    const char *tried;              /* attempt.digest */
+    enum helmrec_status newest;     /* UNKNOWN = no record */
+    const char *digest, *owner;     /* of the newest record */
+    enum release_due due;
+    const char *why;
+};
+
+static const struct row rows[] = {
+    {"never touched", -1, HR_ABSENT, 0, "", 0, 0, 0, 0, 0, "", 0, "", "", RELEASE_DUE, "spec changed"},
+    {"edited", 4, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_DUE, "spec changed"},
+    {"edited during back-off", 4, HR_FALSE, 0, "", 0, 1, 0, 3, 60, "1:b", HELMREC_FAILED, "", "", RELEASE_DUE, "spec changed"},
+    {"in sync", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_COMPARE, ""},
+    {"released, but a person's helm was there", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, "", "", RELEASE_DUE,
+     "not written by belay"},
+    {"released, but the record failed", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_FAILED, DIGEST, "me", RELEASE_DUE, "not deployed"},
+    {"released, but gone", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", 0, "", "", RELEASE_DUE, "gone"},
+    {"released, but another's", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "other", RELEASE_DUE, "another"},
+    {"a lost result", 5, HR_UNKNOWN, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_DUE, "no result"},
+    {"interrupted goes on at once", 5, HR_FALSE, 0, "Interrupted", 0, 1, 0, 0, 0, "", HELMREC_FAILED, "", "", RELEASE_DUE, "interrupted"},
+    {"failed, in back-off", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, 60, "1:b", HELMREC_FAILED, "", "", RELEASE_COMPARE, ""},
+    {"failed before anything was known, in back-off", 5, HR_FALSE, 0, "Failed", 0, 1, 0, 1, 60, "", 0, "", "", RELEASE_NOT_DUE, ""},
+    {"failed, back-off over", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, -1, "1:b", HELMREC_FAILED, "", "", RELEASE_DUE, "over"},
+    {"a back-off nobody of ours wrote", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, 86400, "1:b", HELMREC_FAILED, "", "", RELEASE_DUE, "over"},
+    {"stalled on an input", 5, HR_FALSE, HR_TRUE, "Failed", 0, 1, 0, 1, 0, "", 0, "", "", RELEASE_NOT_DUE, ""},
+    {"bad spec, not told", 5, HR_TRUE, 0, "", 0, 1, 1, 0, 0, "", 0, "", "", RELEASE_DUE, "bad"},
+    {"bad spec, told", 5, HR_FALSE, HR_TRUE, "Failed", 0, 1, 1, 1, 0, "", 0, "", "", RELEASE_NOT_DUE, ""},
+    {"deleted", 5, HR_TRUE, 0, "", 1, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_DUE, "deleted"},
+    {"deleted, nothing of ours", 5, HR_TRUE, 0, "", 1, 0, 0, 0, 0, "", 0, "", "", RELEASE_NOT_DUE, ""},
+    {"deleted, uninstall failed", 5, HR_FALSE, 0, "UninstallFailed", 1, 1, 0, 2, 60, "", HELMREC_DEPLOYED, "", "", RELEASE_NOT_DUE, ""},
+};
+
+static struct release_answer ask(const struct row *r)
+{
+    static char digest[64], tried[64], owner[16], uid[] = "me";
+    (void)snprintf(digest, sizeof(digest), "%s", r->digest);
+    (void)snprintf(tried, sizeof(tried), "%s", r->tried);
+    (void)snprintf(owner, sizeof(owner), "%s", r->owner);
+    static struct hr hr;
+    hr = (struct hr){.uid = uid, .generation = 5, .deleting = r->deleting, .has_finalizer = r->finalizer};
+    hr.spec_err.kind = r->bad_spec ? ERR_INVALID : ERR_NONE;
+    hr.status.observed_generation = r->observed;
+    hr.status.released.status = r->released;
+    (void)snprintf(hr.status.released.reason, sizeof(hr.status.released.reason), "%s", r->reason);
+    hr.status.stalled.status = r->stalled;
+    hr.status.attempt = (struct hr_attempt){.present = r->failures > 0,
+                                            .digest = tried,
+                                            .generation = 5,
+                                            .failures = r->failures,
+                                            .not_before_ns = r->not_before_s != 0 ? NOW_NS + r->not_before_s * NS_PER_SEC : INT64_MIN};
+    static struct helmrec_meta meta;
+    meta = (struct helmrec_meta){.status = r->newest, .digest = digest, .owner = owner};
+    return release_is_due(&(struct release_question){.hr = &hr,
+                                                     .newest = r->newest != HELMREC_UNKNOWN ? &meta : NULL,
+                                                     .have_server_time = true,
+                                                     .server_now = {NOW_NS, NOW_NS + NS_PER_SEC / 2}});
+}
+
+static void a_sync_is_due_exactly_when_the_table_says(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct release_answer a = ask(&rows[i]);
+        if (a.due != rows[i].due || strstr(a.why, rows[i].why) == NULL) {
+            fail_msg("%s: due %d because \"%s\"", rows[i].name, (int)a.due, a.why);
+        }
+        /* A wait ends: whatever waits for a time looks again then. */
+        bool waits = rows[i].not_before_s > 0 && rows[i].not_before_s < 1000 && a.due != RELEASE_DUE;
+        if (waits && (a.wait_ms <= 0 || a.wait_ms > rows[i].not_before_s * 1000 + 1)) {
+            fail_msg("%s: wait %lld ms", rows[i].name, (long long)a.wait_ms);
+        }
+    }
+}
+
+static void under_the_lock_the_newest_record_decides(void **state)
+{
+    (void)state;
+    static const struct {
+        enum helmrec_status status;
+        const char *digest, *owner;
+        enum release_action action;
+    } table[] = {
+        {HELMREC_DEPLOYED, DIGEST, "me", RELEASE_NOTHING},   {HELMREC_DEPLOYED, "1:old", "me", RELEASE_UPGRADE},
+        {HELMREC_DEPLOYED, "", "", RELEASE_READ},            {HELMREC_DEPLOYED, "9:new", "me", RELEASE_READ},
+        {HELMREC_DEPLOYED, DIGEST, "other", RELEASE_FOREIGN}, {HELMREC_PENDING_UPGRADE, "", "other", RELEASE_FOREIGN},
+        {HELMREC_FAILED, DIGEST, "me", RELEASE_UPGRADE},     {HELMREC_UNINSTALLED, DIGEST, "me", RELEASE_INSTALL},
+        {HELMREC_PENDING_INSTALL, "", "", RELEASE_PENDING},  {HELMREC_PENDING_ROLLBACK, "", "", RELEASE_PENDING},
+        {HELMREC_UNINSTALLING, "", "", RELEASE_PENDING},     {HELMREC_SUPERSEDED, "", "", RELEASE_UPGRADE},
+    };
+    assert_int_equal(release_decide(NULL, DIGEST, "me"), RELEASE_INSTALL);
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        char digest[16], owner[16];
+        (void)snprintf(digest, sizeof(digest), "%s", table[i].digest);
+        (void)snprintf(owner, sizeof(owner), "%s", table[i].owner);
+        struct helmrec_meta meta = {.status = table[i].status, .digest = digest, .owner = owner};
+        if (release_decide(&meta, DIGEST, "me") != table[i].action) {
+            fail_msg("row %zu: action %d", i, (int)release_decide(&meta, DIGEST, "me"));
+        }
+    }
+}
+
+static void the_digest_depends_on_what_shapes_the_release_alone(void **state)
+{
+    (void)state;
+    char name[] = "x", ns[] = "ns", other[] = "y";
+    struct hr_spec spec = {.release_name = name, .target_ns = ns, .reset_values = true, .timeout_s = 300};
+    _cleanup_json_ json_t *values = json_pack("{s:i}", "a", 1);
+    _cleanup_json_ json_t *same = json_pack("{s:f}", "a", 1.0);
+    char first[RELEASE_DIGEST_LEN], second[RELEASE_DIGEST_LEN];
+    release_digest(&spec, "sha256:00", values, first);
+    assert_true(release_digest_known(first));
+    assert_false(release_digest_known("2:abc"));
+    spec.timeout_s = 301; /* how it is done is not what is wanted (case 52) */
+    spec.wait = true;
+    release_digest(&spec, "sha256:00", same, second);
+    assert_string_equal(first, second);
+    release_digest(&spec, "sha256:01", values, second);
+    assert_string_not_equal(first, second);
+    spec.release_name = other;
+    release_digest(&spec, "sha256:00", values, second);
+    assert_string_not_equal(first, second);
+}
+
+static void a_claim_is_read_back_and_nothing_else_is_one(void **state)
+{
+    (void)state;
+    char digest[RELEASE_DIGEST_LEN], owner[64];
+    int64_t epoch = 0;
+    _cleanup_(free_cstr) char *claim = release_claim_format("1:abc", 12, "uid-1");
+    assert_true(release_claim_parse(claim, digest, &epoch, owner, sizeof(owner)));
+    assert_string_equal(digest, "1:abc");
+    assert_string_equal(owner, "uid-1");
+    assert_int_equal(epoch, 12);
+    static const char *const others[] = {"Upgrade complete", "Rollback to 3", "", "belay ", "belay digest=1:a epoch=x owner=u",
+                                         "belay digest=1:a epoch=3", "not belay digest=1:a epoch=3 owner=u"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        assert_false(release_claim_parse(others[i], digest, &epoch, owner, sizeof(owner)));
+    }
+}
+
+static void a_release_made_by_hand_is_adopted_if_it_is_what_is_desired(void **state)
+{
+    (void)state;
+    char name[] = "c", version[] = "1.0.0", done[] = "Upgrade complete", ours[] = "belay digest=1:aaaa epoch=3 owner=me";
+    _cleanup_json_ json_t *config = json_pack("{s:f}", "n", 1000000.0);
+    _cleanup_json_ json_t *same = json_pack("{s:i}", "n", 1000000);
+    _cleanup_json_ json_t *different = json_pack("{s:i}", "n", 1);
+    struct helmrec_payload p = {
+        .status = HELMREC_DEPLOYED, .description = done, .chart_name = name, .chart_version = version, .config = config};
+    assert_true(release_payload_matches(&p, DIGEST, "c", "1.0.0", same));
+    assert_false(release_payload_matches(&p, DIGEST, "c", "1.0.1", same));
+    assert_false(release_payload_matches(&p, DIGEST, "c", "1.0.0", different));
+    p.status = HELMREC_FAILED;
+    assert_false(release_payload_matches(&p, DIGEST, "c", "1.0.0", same));
+    /* belay's own claim counts, whatever else is in the record. */
+    p.status = HELMREC_DEPLOYED;
+    p.description = ours;
+    assert_true(release_payload_matches(&p, DIGEST, "c", "9.9.9", different));
+    assert_false(release_payload_matches(&p, "1:bbbb", "c", "1.0.0", same));
+}
+
+static void back_off_doubles_up_to_five_minutes(void **state)
+{
+    (void)state;
+    static const int64_t want_s[] = {10, 20, 40, 80, 160, 300, 300};
+    for (size_t i = 0; i < sizeof(want_s) / sizeof(want_s[0]); i++) {
+        assert_int_equal(release_backoff_ms((int64_t)i + 1), want_s[i] * 1000);
+    }
+    assert_int_equal(release_backoff_ms(INT64_MAX), 300000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sync_is_due_exactly_when_the_table_says),
+        cmocka_unit_test(under_the_lock_the_newest_record_decides),
+        cmocka_unit_test(the_digest_depends_on_what_shapes_the_release_alone),
+        cmocka_unit_test(a_claim_is_read_back_and_nothing_else_is_one),
+        cmocka_unit_test(a_release_made_by_hand_is_adopted_if_it_is_what_is_desired),
+        cmocka_unit_test(back_off_doubles_up_to_five_minutes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
