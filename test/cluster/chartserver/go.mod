@@ -1,0 +1,3 @@
+module chartserver
+
+go 1.26.0
