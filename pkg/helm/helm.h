@@ -12,8 +12,8 @@ struct helm;
 struct helm_options {
     struct proc *proc;
     struct clock *clock;
-    const char *path;     /* NULL or "": looked up on PATH */
-    const char *home_dir; /* private directory (0700) for HOME, shared by all children: discovery cache */
+    const char *path;     /* NULL or "": "helm"; without a slash: looked up on PATH */
+    const char *home_dir; /* absolute; private directory (0700) for HOME, shared by all children: discovery cache */
 };
 /* Find helm and read its version once. INVALID: none found, or neither major 3 nor 4, with what was looked for. */
 enum err_kind helm_open(const struct helm_options *options, struct helm **ret, struct err *err) MUST_CHECK;
@@ -24,7 +24,7 @@ const char *helm_path(const struct helm *h);
 
 struct helm_run_options {
     struct helmargs_options args; /* helm_major and helm_path are filled in */
-    const char *kubeconfig;       /* path */
+    const char *kubeconfig;       /* absolute path; must outlive the run */
     const char *values;           /* JSON text for "-f -"; NULL = none */
     size_t values_len;
     const json_t *redact;         /* values tree: its strings of >= 6 bytes that came from Secrets are blanked in messages; NULL = none */
@@ -37,7 +37,8 @@ struct helm_run_options {
 
 struct helm_result {
     char *message;  /* helm's own last words, cleaned, redacted, at most LIMIT_MESSAGE_BYTES; "" on success */
-    bool interrupted; /* it ended by a signal of ours or said that it was cancelled */
+    bool interrupted; /* SIGINT or SIGTERM ended it, or it said that it was cancelled. Not SIGKILL: the kernel sends that
+                         too (memory), so who sent one must remember it. */
     bool timed_out;
     int64_t duration_ms;
 };
