@@ -5,10 +5,12 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -614,34 +616,122 @@ static void a_child_that_cannot_be_run_is_another_error(void **state)
     fake_release(&f);
 }
 
-/* ---- the real binaries ---- */
+/* ---- real processes ---- */
 
-/* Runs argv with no input and an environment that reaches no cluster; returns what it wrote. */
-static char *run_real(char **argv)
+/* A directory for one test, with a kubeconfig whose server nobody can be. */
+struct home {
+    char dir[64];
+    char kubeconfig[96];
+};
+
+static void write_file(const char *path, const char *text, mode_t mode)
 {
-    char name[] = "/tmp/helm_test.XXXXXX";
-    int out = mkostemp(name, O_CLOEXEC);
-    assert_true(out >= 0);
-    assert_int_equal(unlink(name), 0);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        char *envp[] = {(char *)"PATH=/usr/bin:/bin", (char *)"HOME=/nonexistent",
-                        (char *)"KUBECONFIG=/nonexistent/kubeconfig", NULL};
-        int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        if (null >= 0 && dup2(null, 0) == 0 && dup2(out, 1) == 1 && dup2(out, 2) == 2) {
-            execve(argv[0], argv, envp);
-        }
-        _exit(127);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    assert_int_equal(close(fd), 0);
+}
+
+static void home_init(struct home *h)
+{
+    strncpy(h->dir, "/tmp/helm_test.XXXXXX", sizeof(h->dir) - 1);
+    assert_non_null(mkdtemp(h->dir));
+    snprintf(h->kubeconfig, sizeof(h->kubeconfig), "%s/kubeconfig", h->dir);
+    write_file(h->kubeconfig,
+               "{\"apiVersion\":\"v1\",\"kind\":\"Config\",\"current-context\":\"c\","
+               "\"clusters\":[{\"name\":\"c\",\"cluster\":{\"server\":\"http://127.0.0.1:1\"}}],"
+               "\"contexts\":[{\"name\":\"c\",\"context\":{\"cluster\":\"c\",\"user\":\"u\"}}],"
+               "\"users\":[{\"name\":\"u\",\"user\":{\"as\":\"belay\"}}]}",
+               0600);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+static void home_release(struct home *h)
+{
+    assert_int_equal(nftw(h->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+static struct helm *open_real(const struct home *home, const char *path)
+{
+    struct helm_options o = {
+        .proc = proc_posix(), .clock = clock_os(), .path = path, .home_dir = home->dir};
+    struct helm *h = NULL;
+    struct err err = ERR_INIT;
+    if (helm_open(&o, &h, &err) != ERR_NONE) {
+        fail_msg("%s", err.msg);
     }
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) != 127);
-    char text[4096];
-    ssize_t n = pread(out, text, sizeof(text), 0);
-    assert_true(n >= 0);
-    close(out);
-    return xstrndup(text, (size_t)n);
+    return h;
+}
+
+/* The run must fail; its deadline only ends a test that hangs. */
+static struct helm_result run_real(struct helm *h, const struct home *home,
+                                   const struct helm_run_options *options)
+{
+    struct helm_run_options o = *options;
+    o.kubeconfig = home->kubeconfig;
+    o.deadline = mono_add_ms(clock_mono(clock_os()), 60000);
+    struct helm_result r;
+    struct err err = ERR_INIT;
+    if (helm_run(h, &o, &r, &err) != ERR_HELM_FAILED) {
+        fail_msg("%s %s", err_kind_name(err.kind), err.msg);
+    }
+    return r;
+}
+
+static void interrupt_child(void *ctx, struct child *child)
+{
+    (void)ctx;
+    if (child != NULL) {
+        proc_signal(proc_posix(), child, SIGINT);
+    }
+}
+
+static void a_child_gets_its_values_and_can_be_interrupted(void **state)
+{
+    (void)state;
+    struct home home;
+    home_init(&home);
+    _cleanup_(free_cstr)
+    char *script = xasprintf("%s/helm", home.dir);
+    write_file(
+        script,
+        "#!/bin/sh\n"
+        "case \"$1\" in\n"
+        "version) echo v4.9.9;;\n"
+        "upgrade) echo \"Error: $(cat) $HELM_DRIVER $# $KUBERNETES_SERVICE_HOST\" >&2; exit 3;;\n"
+        "*) exec sleep 100;;\n"
+        "esac\n",
+        0700);
+    struct helm *h = open_real(&home, script);
+    assert_int_equal(helm_major(h), 4);
+    struct hr_spec spec = spec_web();
+
+    assert_int_equal(setenv("KUBERNETES_SERVICE_HOST", "leaked", 1), 0);
+    struct helm_run_options upgrade = {
+        .args = {.verb = HELM_UPGRADE_INSTALL, .spec = &spec, .chart_path = "/c.tgz"},
+        .values = "{\"a\":\"b\"}",
+        .values_len = 9};
+    struct helm_result r = run_real(h, &home, &upgrade);
+    assert_int_equal(unsetenv("KUBERNETES_SERVICE_HOST"), 0);
+    assert_string_equal(r.message, "{\"a\":\"b\"} secret 15");
+    assert_false(r.interrupted);
+    helm_result_release(&r);
+
+    struct helm_run_options rollback = {.args = {.verb = HELM_ROLLBACK, .spec = &spec},
+                                        .on_child = interrupt_child};
+    r = run_real(h, &home, &rollback);
+    assert_true(r.interrupted);
+    assert_false(r.timed_out);
+    helm_result_release(&r);
+    helm_close(h);
+    home_release(&home);
 }
 
 static const struct {
@@ -660,13 +750,14 @@ static const struct {
     {"test", HELM_TEST, false, false, 0},
 };
 
-/* A flag that it does not know ends helm at once, before it looks for a cluster: so it must have
+/* A flag that it does not know ends helm before it looks for a cluster: so it must say that it
  * looked. */
 static void check_real(const char *path, int major)
 {
-    _cleanup_(free_cstr)
-    char *absolute = realpath(path, NULL);
-    assert_non_null(absolute);
+    struct home home;
+    home_init(&home);
+    struct helm *h = open_real(&home, path);
+    assert_int_equal(helm_major(h), major);
     for (size_t i = 0; i < sizeof(real_rows) / sizeof(real_rows[0]); i++) {
         struct hr_spec spec = spec_web();
         bool full = real_rows[i].full;
@@ -674,25 +765,22 @@ static void check_real(const char *path, int major)
         spec.rollback.wait = spec.rollback.recreate = spec.rollback.disable_hooks =
             spec.rollback.force = full;
         spec.reset_values = !full;
-        struct helmargs_options o = {.helm_major = major,
-                                     .verb = real_rows[i].verb,
-                                     .spec = &spec,
-                                     .helm_path = absolute,
-                                     .chart_path = "/nonexistent.tgz",
-                                     .description = full ? "belay x=1" : NULL,
-                                     .revision = real_rows[i].revision,
-                                     .first_install = real_rows[i].first,
-                                     .no_hooks = full,
-                                     .keep_history = full};
-        struct helmargs a;
-        helmargs_build(&o, &a);
-        _cleanup_(free_cstr)
-        char *said = run_real(a.argv);
-        helmargs_release(&a);
-        if (strstr(said, "luster unreachable") == NULL) {
-            fail_msg("helm %d, %s: %s", major, real_rows[i].name, said);
+        struct helm_run_options o = {.args = {.verb = real_rows[i].verb,
+                                              .spec = &spec,
+                                              .chart_path = "/no/such.tgz",
+                                              .description = full ? "belay x=1" : NULL,
+                                              .revision = real_rows[i].revision,
+                                              .first_install = real_rows[i].first,
+                                              .no_hooks = full,
+                                              .keep_history = full}};
+        struct helm_result r = run_real(h, &home, &o);
+        if (strstr(r.message, "luster unreachable: Get \"http://127.0.0.1:1/") == NULL) {
+            fail_msg("helm %d, %s: %s", major, real_rows[i].name, r.message);
         }
+        helm_result_release(&r);
     }
+    helm_close(h);
+    home_release(&home);
 }
 
 static void check_or_skip(const char *variable, const char *usual, int major)
@@ -731,6 +819,7 @@ int main(void)
         cmocka_unit_test(helm_gets_an_environment_built_from_nothing),
         cmocka_unit_test(a_failed_run_tells_why_and_whether_it_was_stopped),
         cmocka_unit_test(a_child_that_cannot_be_run_is_another_error),
+        cmocka_unit_test(a_child_gets_its_values_and_can_be_interrupted),
         cmocka_unit_test(helm_3_knows_every_flag),
         cmocka_unit_test(helm_4_knows_every_flag),
     };
