@@ -87,7 +87,9 @@ func apiServerArgs(c *cluster) []string {
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16",
 		"--authorization-mode=RBAC", "--allow-privileged", "--endpoint-reconciler-type=none",
 		// No node-lifecycle-controller runs that would take the taint of a new node off again.
-		"--disable-admission-plugins=TaintNodesByCondition"}
+		"--disable-admission-plugins=TaintNodesByCondition",
+		// Else a stop waits a minute for every open watch.
+		"--shutdown-watch-termination-grace-period=1s"}
 	if c.Audit {
 		// One file, unrotated: tests count its lines.
 		args = append(args, "--audit-policy-file="+filepath.Join(c.dir, "audit-policy.yaml"),
