@@ -1,0 +1,136 @@
+/* Does the served CRD keep what the lock writes? Walks openAPIV3Schema along each path; x-kubernetes-preserve-unknown-fields
+ * keeps everything below it. */
+#include <string.h>
+
+#include "base/text.h"
+#include "hr/hr.h"
+#include "jsonx/jsonx.h"
+
+static const char *const paths[] = {
+    "status.observedGeneration",
+    "status.phase",
+    "status.releaseName",
+    "status.releaseStatus",
+    "status.revision",
+    "status.lastAttemptedRevision",
+    "status.conditions.type",
+    "status.conditions.status",
+    "status.conditions.reason",
+    "status.conditions.message",
+    "status.conditions.observedGeneration",
+    "status.conditions.lastUpdateTime",
+    "status.conditions.lastTransitionTime",
+    "status.lease.holderIdentity",
+    "status.lease.leaseDurationSeconds",
+    "status.lease.acquireTime",
+    "status.lease.leaseTransitions",
+    "status.attempt.digest",
+    "status.attempt.generation",
+    "status.attempt.failures",
+    "status.attempt.notBefore",
+    "status.source.revision",
+    "status.source.digest",
+    "status.source.resolvedAt",
+};
+
+static const char *const condition_types[] = {
+#define CONDITION(type) #type,
+#include "condition.def"
+#undef CONDITION
+};
+
+static const char *const phases[] = {
+#define PHASE(name) #name,
+#include "phase.def"
+#undef PHASE
+};
+
+/* The schema of the field at path, or NULL if it would be pruned. *ret_kept: something above keeps all fields. */
+static const json_t *schema_at(const json_t *schema, const char *path, bool *ret_kept)
+{
+    *ret_kept = false;
+    while (schema != NULL && *path != '\0') {
+        if (json_is_true(json_object_get(schema, "x-kubernetes-preserve-unknown-fields"))) {
+            *ret_kept = true;
+            return NULL;
+        }
+        if (json_object_get(schema, "items") != NULL) {
+            schema = json_object_get(schema, "items");
+        }
+        char name[64];
+        size_t len = strcspn(path, ".");
+        if (len >= sizeof(name)) {
+            return NULL;
+        }
+        memcpy(name, path, len);
+        name[len] = '\0';
+        schema = json_object_get(json_object_get(schema, "properties"), name);
+        path += len + (path[len] == '.' ? 1 : 0);
+    }
+    return schema;
+}
+
+static bool enum_takes(const json_t *schema, const char *word)
+{
+    const json_t *list = json_object_get(schema, "enum");
+    size_t i;
+    const json_t *value;
+    json_array_foreach((json_t *)list, i, value)
+    {
+        if (text_eq(json_string_value(value), word)) {
+            return true;
+        }
+    }
+    return !json_is_array(list);
+}
+
+static enum err_kind fault(struct err *err, const char *what, const char *word)
+{
+    err_set(err, ERR_INVALID, "the HelmRelease CRD in the cluster does not take %s%s", what, word);
+    err_hint(err, "apply the CRD of this version (api/crd.yaml, or the chart's crds/)");
+    return ERR_INVALID;
+}
+
+static const json_t *served_v1(const json_t *crd)
+{
+    size_t i;
+    const json_t *version;
+    json_array_foreach(jsonx_at(crd, "spec.versions"), i, version)
+    {
+        if (text_eq(jsonx_str(version, "name", ""), "v1") && jsonx_bool(version, "served", false)) {
+            return version;
+        }
+    }
+    return NULL;
+}
+
+enum err_kind hr_crd_check(const json_t *crd, struct err *err)
+{
+    const json_t *version = served_v1(crd);
+    if (version == NULL) {
+        return fault(err, "version v1: it is not served", "");
+    }
+    if (!json_is_object(jsonx_at(version, "subresources.status"))) {
+        return fault(err, "the status subresource", "");
+    }
+    const json_t *schema = jsonx_at(version, "schema.openAPIV3Schema");
+    bool kept = false;
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        if (schema_at(schema, paths[i], &kept) == NULL && !kept) {
+            return fault(err, "", paths[i]);
+        }
+    }
+    const json_t *type = schema_at(schema, "status.conditions.type", &kept);
+    for (size_t i = 0; type != NULL && i < sizeof(condition_types) / sizeof(condition_types[0]); i++) {
+        if (!enum_takes(type, condition_types[i])) {
+            return fault(err, "condition type ", condition_types[i]);
+        }
+    }
+    const json_t *phase = schema_at(schema, "status.phase", &kept);
+    for (size_t i = 0; phase != NULL && i < sizeof(phases) / sizeof(phases[0]); i++) {
+        if (!enum_takes(phase, phases[i])) {
+            return fault(err, "phase ", phases[i]);
+        }
+    }
+    return ERR_NONE;
+}
