@@ -3,10 +3,12 @@
  * generous where they must not. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -42,8 +46,9 @@ struct peer {
     struct mtx lock;
     struct cond changed;
     pthread_t conns[PEER_CONNS_MAX];
-    int conn_count;                    /* guarded by lock */
-    int conns_closed;                  /* guarded by lock */
+    int conn_count;   /* guarded by lock */
+    int conns_closed; /* guarded by lock */
+    int conns_reset;  /* of these, by RST while /slow was hanging; guarded by lock */
     char *requests[PEER_REQUESTS_MAX]; /* head and body; guarded by lock */
     int request_count;                 /* guarded by lock */
     char *other;                       /* where /elsewhere redirects to */
@@ -80,6 +85,11 @@ static void hang(struct peer *p, int fd)
     struct pollfd fds[] = {{.fd = fd, .events = POLLIN | POLLRDHUP},
                            {.fd = p->stop_fd, .events = POLLIN}};
     (void)poll(fds, 2, -1);
+    char byte;
+    if (fds[0].revents != 0 && recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == ECONNRESET) {
+        MTX_GUARD(&p->lock);
+        p->conns_reset++;
+    }
 }
 
 /* One whole request (head, and body by Content-Length), or NULL at the end. */
@@ -524,6 +534,16 @@ static void failures_after_sending_leave_a_write_unknown(void **state)
     }
 }
 
+static void call_that_is_given_up_resets_its_connection(void **state)
+{
+    struct fixture *f = *state;
+    /* Or what still waits in the socket's buffer would arrive after all. */
+    assert_int_equal(call_kind(f, "PATCH", "/slow", SHORT_MS), ERR_UNKNOWN_OUTCOME);
+    peer_wait_closed(f->peer, 1);
+    MTX_GUARD(&f->peer->lock);
+    assert_int_equal(f->peer->conns_reset, 1);
+}
+
 static void write_is_never_sent_twice_on_a_dead_connection(void **state)
 {
     struct fixture *f = *state;
@@ -881,10 +901,7 @@ static void errors_show_no_secrets_of_the_url(void **state)
     };
     for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
         char url[256];
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
         (void)snprintf(url, sizeof(url), forms[i], f->peer->port);
-#pragma GCC diagnostic pop
         struct http_request req = {.method = "GET", .url = url, .deadline = in_ms(LONG_MS)};
         struct http_response res = HTTP_RESPONSE_INIT;
         struct err err = ERR_INIT;
@@ -1017,6 +1034,168 @@ static void no_proxy_is_read_as_go_reads_it(void **state)
     }
 }
 
+/* ---- TLS, against openssl's own test server ---- */
+
+struct tls_peer {
+    char dir[40];
+    pid_t pid;
+    int port;
+};
+
+static bool run_command(const char *command)
+{
+    int status = system(command);
+    return status >= 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static char *read_text(const struct tls_peer *p, const char *name)
+{
+    char path[64], text[8192];
+    (void)snprintf(path, sizeof(path), "%s/%s", p->dir, name);
+    FILE *file = fopen(path, "re");
+    must(file != NULL);
+    size_t n = fread(text, 1, sizeof(text) - 1, file);
+    (void)fclose(file);
+    return xstrndup(text, n);
+}
+
+/* Its certificate is for kubernetes.test only, and trusts itself; it wants client.crt if
+ * ask_client. False: no openssl. */
+static bool tls_peer_start(struct tls_peer *p, bool ask_client)
+{
+    *p = (struct tls_peer){.dir = "/tmp/transport_curl_test.XXXXXX"};
+    must(mkdtemp(p->dir) != NULL);
+    static const char make[] =
+        "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
+        "-subj /CN=%s "
+        "-addext subjectAltName=DNS:%s.test -keyout %s.key -out %s.crt 2>/dev/null";
+    static const char *const names[] = {"kubernetes", "client"};
+    for (size_t i = 0; i < 2; i++) {
+        char command[512];
+        (void)snprintf(command, sizeof(command), make, p->dir, names[i], names[i], names[i],
+                       names[i]);
+        if (!run_command(command)) {
+            return false;
+        }
+    }
+    char script[512];
+    (void)snprintf(script, sizeof(script),
+                   "cd %s && exec openssl s_server -accept 127.0.0.1:0 -cert kubernetes.crt -key "
+                   "kubernetes.key -www "
+                   "%s 2>/dev/null",
+                   p->dir, ask_client ? "-Verify 1 -verify_return_error -CAfile client.crt" : "");
+    int ends[2];
+    must(pipe2(ends, O_CLOEXEC) == 0);
+    p->pid = fork();
+    if (p->pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)dup2(ends[1], 1);
+        (void)execl("/bin/sh", "sh", "-c", script, (char *)NULL);
+        _exit(127);
+    }
+    (void)close(ends[1]);
+    FILE *out = fdopen(ends[0], "r");
+    char line[256];
+    while (p->port == 0 && fgets(line, sizeof(line), out) != NULL) {
+        (void)sscanf(line, "ACCEPT 127.0.0.1:%d", &p->port);
+    }
+    (void)fclose(out);
+    must(p->port != 0);
+    return true;
+}
+
+static void tls_peer_stop(struct tls_peer *p)
+{
+    if (p->pid > 0) {
+        (void)kill(p->pid, SIGKILL);
+        (void)waitpid(p->pid, NULL, 0);
+    }
+    char command[64];
+    (void)snprintf(command, sizeof(command), "rm -r %s", p->dir);
+    must(run_command(command));
+}
+
+static enum err_kind tls_call(const struct tls_peer *p, struct transport *t, const char *method)
+{
+    _cleanup_(free_cstr) char *url = xasprintf("https://127.0.0.1:%d/", p->port);
+    struct http_request req = {.method = method, .url = url, .deadline = in_ms(LONG_MS)};
+    struct http_response res = HTTP_RESPONSE_INIT;
+    struct err err = ERR_INIT;
+    enum err_kind kind = transport_perform(t, &req, &res, &err);
+    if (kind == ERR_NONE) {
+        assert_int_equal(res.status, 200);
+    }
+    http_response_release(&res);
+    return kind;
+}
+
+static void server_is_trusted_only_by_its_ca_and_name(void **state)
+{
+    (void)state;
+    struct tls_peer p;
+    if (!tls_peer_start(&p, /* ask_client= */ false)) {
+        tls_peer_stop(&p);
+        skip();
+    }
+    _cleanup_(free_cstr) char *right = read_text(&p, "kubernetes.crt");
+    _cleanup_(free_cstr) char *wrong = read_text(&p, "client.crt");
+    _cleanup_(free_cstr) char *right_file = xasprintf("%s/kubernetes.crt", p.dir);
+    const struct {
+        const char *name;
+        struct transport_curl_options options;
+        bool trusted;
+    } rows[] = {
+        {"CA data and name", {.ca_data = right, .tls_server_name = "kubernetes.test"}, true},
+        {"CA file and name", {.ca_file = right_file, .tls_server_name = "kubernetes.test"}, true},
+        {"the URL's own host", {.ca_data = right}, false},
+        {"another name", {.ca_data = right, .tls_server_name = "other.test"}, false},
+        {"another CA", {.ca_data = wrong, .tls_server_name = "kubernetes.test"}, false},
+        {"the system's CAs", {.tls_server_name = "kubernetes.test"}, false},
+        {"insecure", {.insecure = true}, true},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct transport *t = transport_curl_new(&rows[i].options);
+        if (tls_call(&p, t, "GET") != (rows[i].trusted ? ERR_NONE : ERR_UNAVAILABLE)) {
+            fail_msg("%s", rows[i].name);
+        }
+        /* Nothing is sent before the server is known. */
+        if (!rows[i].trusted && tls_call(&p, t, "PATCH") != ERR_UNAVAILABLE) {
+            fail_msg("%s, write", rows[i].name);
+        }
+        transport_curl_free(t);
+    }
+    tls_peer_stop(&p);
+}
+
+static void client_certificate_is_shown_and_can_be_exchanged(void **state)
+{
+    (void)state;
+    struct tls_peer p;
+    if (!tls_peer_start(&p, /* ask_client= */ true)) {
+        tls_peer_stop(&p);
+        skip();
+    }
+    _cleanup_(free_cstr) char *cert = read_text(&p, "client.crt");
+    _cleanup_(free_cstr) char *key = read_text(&p, "client.key");
+    _cleanup_(free_cstr) char *other_cert = read_text(&p, "kubernetes.crt");
+    _cleanup_(free_cstr) char *other_key = read_text(&p, "kubernetes.key");
+    _cleanup_(free_cstr) char *cert_file = xasprintf("%s/client.crt", p.dir);
+    _cleanup_(free_cstr) char *key_file = xasprintf("%s/client.key", p.dir);
+    struct transport *t = transport_curl_new(&(struct transport_curl_options){
+        .insecure = true, .cert_data = other_cert, .key_data = other_key});
+    assert_int_equal(tls_call(&p, t, "GET"), ERR_UNAVAILABLE);
+    transport_curl_set_client_cert(t, cert, key);
+    assert_int_equal(tls_call(&p, t, "GET"), ERR_NONE);
+    transport_curl_set_client_cert(t, NULL, NULL);
+    assert_int_equal(tls_call(&p, t, "GET"), ERR_UNAVAILABLE);
+    transport_curl_free(t);
+    t = transport_curl_new(&(struct transport_curl_options){
+        .insecure = true, .cert_file = cert_file, .key_file = key_file});
+    assert_int_equal(tls_call(&p, t, "GET"), ERR_NONE);
+    transport_curl_free(t);
+    tls_peer_stop(&p);
+}
+
 #define WITH_PEER(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -1031,6 +1210,7 @@ int main(void)
         WITH_PEER(refused_connection_means_no_effect),
         WITH_PEER(failed_tls_handshake_means_no_effect),
         WITH_PEER(failures_after_sending_leave_a_write_unknown),
+        WITH_PEER(call_that_is_given_up_resets_its_connection),
         WITH_PEER(write_is_never_sent_twice_on_a_dead_connection),
         WITH_PEER(get_is_sent_again_on_a_dead_connection),
         WITH_PEER(reply_over_the_limit_is_refused),
@@ -1051,6 +1231,9 @@ int main(void)
         WITH_PEER(gzip_is_unpacked_only_where_it_was_asked_for),
         WITH_PEER(environment_proxy_is_used_only_where_it_may),
         cmocka_unit_test(no_proxy_is_read_as_go_reads_it),
+        cmocka_unit_test(server_is_trusted_only_by_its_ca_and_name),
+        cmocka_unit_test(client_certificate_is_shown_and_can_be_exchanged),
     };
+    must(signal(SIGPIPE, SIG_IGN) != SIG_ERR); /* as the product does */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
