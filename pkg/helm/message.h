@@ -1,4 +1,5 @@
-/* What helm said last, for people: out of its stderr, one line, without its own prefixes, redacted. Pure. */
+/* What helm said last, for people: out of its stderr, one line, without its own prefixes, redacted.
+ * Pure. */
 #ifndef BELAY_HELM_MESSAGE_H
 #define BELAY_HELM_MESSAGE_H
 

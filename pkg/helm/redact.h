@@ -1,9 +1,10 @@
 /* Take what is secret out of a text that people will read. Pure.
  *
- * Known secrets are found as they stand, at any depth of Go or JSON quoting, with white space changed, in base64 (also inside
- * a longer base64 text), percent-encoded, line by line, and as the value of a KEY=VALUE or KEY: VALUE line. Regardless of
- * them go: lists of byte numbers ([115 51 99 ...]), the data of a quoted object ("data":{...}), the user:password of a URL,
- * and the shortened `scalar...` of a YAML error. */
+ * Known secrets are found as they stand, at any depth of Go or JSON quoting, with white space
+ * changed, in base64 (also inside a longer base64 text), percent-encoded, line by line, and as the
+ * value of a KEY=VALUE or KEY: VALUE line. Regardless of them go: lists of byte numbers ([115 51 99
+ * ...]), the data of a quoted object ("data":{...}), the user:password of a URL, and the shortened
+ * `scalar...` of a YAML error. */
 #ifndef BELAY_HELM_REDACT_H
 #define BELAY_HELM_REDACT_H
 
@@ -11,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define REDACT_MIN_BYTES 6          /* shorter values would blank half of every message */
+#define REDACT_MIN_BYTES 6           /* shorter values would blank half of every message */
 #define REDACT_TEXT_MAX  (16U << 10) /* of text: sixteen times what a message shows */
 #define REDACT_WORD      "[redacted]"
 
@@ -24,7 +25,8 @@ struct redact_options {
     bool truncated;
 };
 
-/* A copy of text[0..len), len <= REDACT_TEXT_MAX, with REDACT_WORD in place of each secret. Owned by the caller. */
+/* A copy of text[0..len), len <= REDACT_TEXT_MAX, with REDACT_WORD in place of each secret. Owned
+ * by the caller. */
 char *redact_text(const char *text, size_t len, const struct redact_options *options);
 
 #endif
