@@ -1,8 +1,8 @@
 /* The operating system's clocks behind effect/clock.h.
  *
- * mono is CLOCK_BOOTTIME, but condition variables can only wait on CLOCK_MONOTONIC (or REALTIME), which stands still
- * while the machine is suspended. So one wait is cut at WAIT_SLICE_MS: after a resume a passed deadline is noticed
- * within that time, however long the wait was meant to be. */
+ * mono is CLOCK_BOOTTIME, but condition variables can only wait on CLOCK_MONOTONIC (or REALTIME),
+ * which stands still while the machine is suspended. So one wait is cut at WAIT_SLICE_MS: after a
+ * resume a passed deadline is noticed within that time, however long the wait was meant to be. */
 #include <time.h>
 
 #include "base/must.h"

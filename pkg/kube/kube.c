@@ -6,8 +6,8 @@
 #include "base/must.h"
 #include "base/text.h"
 #include "jsonx/jsonx.h"
-#include "kube_config.h"
-#include "kube_wire.h"
+#include "kube/kube_config.h"
+#include "kube/kube_wire.h"
 #include "timeval/srvclock.h"
 
 #define HEADERS_MAX 4

@@ -9,7 +9,7 @@
 
 #include "base/must.h"
 #include "jsonx/jsonx.h"
-#include "kube_config.h"
+#include "kube/kube_config.h"
 
 static void put_str(json_t *object, const char *field, const char *value)
 {

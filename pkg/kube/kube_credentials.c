@@ -12,7 +12,7 @@
 #include "base/limits.h"
 #include "base/must.h"
 #include "effect/clock.h"
-#include "kube_config.h"
+#include "kube/kube_config.h"
 #include "base/text.h"
 
 #define TOKEN_FILE_AGE_MAX_MS INT64_C(60000)

@@ -11,7 +11,7 @@
 #include "effect/clock.h"
 #include "effect/proc.h"
 #include "jsonx/jsonx.h"
-#include "kube_config.h"
+#include "kube/kube_config.h"
 
 #define EXEC_DEADLINE_MS  INT64_C(30000)
 #define EXEC_ARGS_MAX     256

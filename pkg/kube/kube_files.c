@@ -8,7 +8,7 @@
 #include "base/buf.h"
 #include "base/limits.h"
 #include "base/must.h"
-#include "kube_config.h"
+#include "kube/kube_config.h"
 
 static inline void close_ptr(int *fd)
 {

@@ -6,7 +6,7 @@
 #include "base/must.h"
 #include "base/text.h"
 #include "jsonx/jsonx.h"
-#include "kube_wire.h"
+#include "kube/kube_wire.h"
 
 /* A Status quotes the object that it refuses; this much of it helps. */
 #define STATUS_MESSAGE_BYTES_MAX 900
@@ -72,6 +72,14 @@ static enum err_kind refuse(const struct kube_request *req, const struct http_re
         (void)err_set(err, kind, "%s", clean);
     } else {
         (void)err_set(err, kind, "the server answered HTTP %d without saying why", http->status);
+        if (http->status == 404 && req->gvr != NULL && req->gvr->group[0] != '\0') {
+            /* A missing object comes with a Status; without one it is the kind that is not served.
+             */
+            err_hint(
+                err,
+                "the server does not know %s.%s/%s: is the CustomResourceDefinition installed?",
+                req->gvr->resource, req->gvr->group, req->gvr->version);
+        }
     }
     err->code = http->status;
     err->retry_after_ms = retry_after_ms(http, status);

@@ -3,7 +3,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "base/must.h"
-#include "kube_wire.h"
+#include "kube/kube_wire.h"
 
 #define URL_BYTES_MAX 16384
 

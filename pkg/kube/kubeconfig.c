@@ -11,7 +11,7 @@
 #include "base/must.h"
 #include "base/text.h"
 #include "jsonx/jsonx.h"
-#include "kube_config.h"
+#include "kube/kube_config.h"
 #include "yamlx/yamlx.h"
 
 /* A place in the file, for error texts. */

@@ -5,7 +5,7 @@
  *
  * The registry (one lock, one list) is process-wide because children are: waitpid knows no
  * instances. */
-#include "proc_posix.h"
+#include "proc_posix/proc_posix.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -26,7 +26,7 @@
 #include "base/must.h"
 #include "base/text.h"
 #include "effect/clock.h"
-#include "proc_spawn.h"
+#include "proc_posix/proc_spawn.h"
 
 #define POLL_MAX_MS                                                                                \
     INT64_C(1000) /* so that a passed deadline is noticed soon after the machine was suspended */

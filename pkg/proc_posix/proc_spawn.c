@@ -1,4 +1,4 @@
-#include "proc_spawn.h"
+#include "proc_posix/proc_spawn.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "curl_call.h"
+#include "transport_curl/curl_call.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/must.h"
 #include "base/text.h"
-#include "curl_setup.h"
+#include "transport_curl/curl_setup.h"
 #include "effect/clock.h"
 
 #define REDIRECTS_MAX 5

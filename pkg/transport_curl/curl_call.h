@@ -6,10 +6,10 @@
 #include <curl/curl.h>
 
 #include "base/mtx.h"
-#include "curl_slots.h"
+#include "transport_curl/curl_slots.h"
 #include "effect/transport.h"
-#include "proxy_env.h"
-#include "transport_curl.h"
+#include "transport_curl/proxy_env.h"
+#include "transport_curl/transport_curl.h"
 
 struct transport_curl {
     struct transport base;

@@ -1,4 +1,4 @@
-#include "curl_setup.h"
+#include "transport_curl/curl_setup.h"
 
 #include <stdlib.h>
 #include <string.h>

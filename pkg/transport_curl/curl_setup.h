@@ -2,7 +2,7 @@
 #ifndef BELAY_TRANSPORT_CURL_CURL_SETUP_H
 #define BELAY_TRANSPORT_CURL_CURL_SETUP_H
 
-#include "curl_call.h"
+#include "transport_curl/curl_call.h"
 
 /* Take url apart, relative to base (NULL: it must be absolute). NULL, or what is wrong with it:
  * then *ret is all NULL. A userinfo that came by a redirect is dropped: a server does not choose

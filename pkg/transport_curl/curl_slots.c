@@ -6,7 +6,7 @@
  * slot out of it, under the lock, closes the slot, outside it. One key for all transports, because
  * a process has only 1024 of them and charts may bring transports of their own. This is the one
  * piece of process-wide state here; it holds no policy, only who must clean up. */
-#include "curl_slots.h"
+#include "transport_curl/curl_slots.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

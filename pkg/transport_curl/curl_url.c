@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "curl_setup.h"
+#include "transport_curl/curl_setup.h"
 
 /* A part as a string of our own; NULL if there is none. */
 static char *url_part(CURLU *u, CURLUPart part, unsigned flags)

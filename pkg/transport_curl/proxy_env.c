@@ -1,4 +1,4 @@
-#include "proxy_env.h"
+#include "transport_curl/proxy_env.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>

@@ -5,7 +5,7 @@
  *
  * Deadlines are kept here and not by libcurl, on CLOCK_BOOTTIME, and one poll lasts a second at
  * most: so a passed deadline is noticed within a second after the machine was suspended. */
-#include "transport_curl.h"
+#include "transport_curl/transport_curl.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 
 #include "base/mem.h"
 #include "base/must.h"
-#include "curl_call.h"
-#include "curl_setup.h"
-#include "curl_slots.h"
+#include "transport_curl/curl_call.h"
+#include "transport_curl/curl_setup.h"
+#include "transport_curl/curl_slots.h"
 #include "effect/clock.h"
 
 #define POLL_MAX_MS INT64_C(1000)

@@ -428,6 +428,22 @@ static void foreign_error_pages_are_not_quoted(void **state)
     assert_non_null(strstr(err.msg, "502"));
 }
 
+static void missing_kind_is_told_from_a_missing_object(void **state)
+{
+    struct fixture *f = *state;
+    static const struct answer answers[] = {
+        {.status = 404, .body = "404 page not found\n"},
+        {.status = 404, .body = "{\"kind\":\"Status\",\"message\":\"gone\"}"}};
+    will_answer(f, answers, 2);
+    struct kube_request req = get_request("n");
+    struct kube_reply reply = KUBE_REPLY_INIT;
+    struct err err = ERR_INIT;
+    assert_int_equal(kube_do(f->kube, &req, &reply, &err), ERR_NOT_FOUND);
+    assert_non_null(strstr(err.hint, "helmreleases.helm.fluxcd.io/v1"));
+    assert_int_equal(kube_do(f->kube, &req, &reply, &err), ERR_NOT_FOUND);
+    assert_string_equal(err.hint, "");
+}
+
 static void success_that_cannot_be_read_leaves_a_write_unknown(void **state)
 {
     struct fixture *f = *state;
@@ -731,6 +747,7 @@ int main(void)
         WITH_KUBE(retry_after_is_read_in_all_its_forms),
         WITH_KUBE(status_message_is_cut_and_clean),
         WITH_KUBE(foreign_error_pages_are_not_quoted),
+        WITH_KUBE(missing_kind_is_told_from_a_missing_object),
         WITH_KUBE(success_that_cannot_be_read_leaves_a_write_unknown),
         WITH_KUBE(failure_of_the_wire_passes_through),
         WITH_KUBE(raw_body_is_kept_as_text),

@@ -337,82 +337,82 @@ static void data_wins_over_paths_and_is_decoded(void **state)
     kube_config_free(c);
 }
 
+#define OK_CLUSTER "{\"server\": \"https://h\"}"
+
+static const struct {
+    const char *name, *cluster, *user, *says;
+} WRONG[] = {
+    {"no server", "{}", "{}", "clusters[k].cluster.server must be"},
+    {"server without scheme", "{\"server\": \"h:6443\"}", "{}",
+     "clusters[k].cluster.server must be"},
+    {"server with a password", "{\"server\": \"https://u:s3cr3t@h\"}", "{}",
+     "clusters[k].cluster.server must be"},
+    {"server with a query", "{\"server\": \"https://h?x=s3cr3t\"}", "{}",
+     "clusters[k].cluster.server must be"},
+    {"server that is no text", "{\"server\": 5}", "{}",
+     "clusters[k].cluster.server must be a string"},
+    {"proxy", "{\"server\": \"https://h\", \"proxy-url\": \"ftp://u:s3cr3t@p\"}", "{}",
+     "proxy-url must begin"},
+    {"insecure and CA",
+     "{\"server\": \"https://h\", \"insecure-skip-tls-verify\": true, "
+     "\"certificate-authority\": \"x\"}",
+     "{}", "insecure-skip-tls-verify must be false"},
+    {"insecure is a string", "{\"server\": \"https://h\", \"insecure-skip-tls-verify\": \"true\"}",
+     "{}", "insecure-skip-tls-verify must be true or false"},
+    {"CA is no base64", "{\"server\": \"https://h\", \"certificate-authority-data\": \"%\"}", "{}",
+     "certificate-authority-data must be base64"},
+    {"CA is no PEM", "{\"server\": \"https://h\", \"certificate-authority-data\": \"aGVsbG8=\"}",
+     "{}", "certificate-authority-data must be base64 of a PEM"},
+    {"impersonation", OK_CLUSTER, "{\"token\": \"s3cr3t\", \"as\": \"root\"}",
+     "users[u].user.as is not supported"},
+    {"impersonated groups", OK_CLUSTER, "{\"as-groups\": [\"x\"]}",
+     "users[u].user.as-groups is not supported"},
+    {"auth-provider", OK_CLUSTER, "{\"auth-provider\": {\"name\": \"gcp\"}}",
+     "users[u].user.auth-provider is not supported"},
+    {"certificate without key", OK_CLUSTER, "{\"client-certificate\": \"x\"}",
+     "client-certificate and client-key"},
+    {"key without certificate", OK_CLUSTER, "{\"client-key-data\": \"" PEM_X "\"}",
+     "client-certificate and client-key"},
+    {"basic and token", OK_CLUSTER, "{\"username\": \"u\", \"token\": \"s3cr3t\"}",
+     "username and a token"},
+    {"token is a number", OK_CLUSTER, "{\"token\": 12345}", "users[u].user.token must be a string"},
+    {"exec version", OK_CLUSTER,
+     "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1alpha1\", \"command\": "
+     "\"sh\"}}",
+     "users[u].user.exec.apiVersion must be"},
+    {"exec without command", OK_CLUSTER,
+     "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\"}}",
+     "users[u].user.exec.command must name"},
+    {"exec that is not there", OK_CLUSTER,
+     "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\", \"command\": "
+     "\"no-such-plugin\"}}",
+     "users[u].user.exec.command must be a program"},
+    {"exec that wants a terminal", OK_CLUSTER,
+     "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\", \"command\": \"sh\", "
+     "\"interactiveMode\": "
+     "\"Always\"}}",
+     "users[u].user.exec.interactiveMode must be"},
+    {"exec args", OK_CLUSTER,
+     "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\", \"command\": \"sh\", "
+     "\"args\": [1]}}",
+     "users[u].user.exec.args must be"},
+    {"exec env", OK_CLUSTER,
+     "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\", \"command\": \"sh\", "
+     "\"env\": [{\"name\": \"A\"}]}}",
+     "users[u].user.exec.env must be"},
+};
+
 static void what_is_wrong_is_named(void **state)
 {
     struct fixture *f = *state;
-    static const char OK[] = "{\"server\": \"https://h\"}";
-    static const struct {
-        const char *name, *cluster, *user, *says;
-    } rows[] = {
-        {"no server", "{}", "{}", "clusters[k].cluster.server must be"},
-        {"server without scheme", "{\"server\": \"h:6443\"}", "{}",
-         "clusters[k].cluster.server must be"},
-        {"server with a password", "{\"server\": \"https://u:s3cr3t@h\"}", "{}",
-         "clusters[k].cluster.server must be"},
-        {"server with a query", "{\"server\": \"https://h?x=s3cr3t\"}", "{}",
-         "clusters[k].cluster.server must be"},
-        {"server that is no text", "{\"server\": 5}", "{}",
-         "clusters[k].cluster.server must be a string"},
-        {"proxy", "{\"server\": \"https://h\", \"proxy-url\": \"ftp://u:s3cr3t@p\"}", "{}",
-         "proxy-url must begin"},
-        {"insecure and CA",
-         "{\"server\": \"https://h\", \"insecure-skip-tls-verify\": true, "
-         "\"certificate-authority\": \"x\"}",
-         "{}", "insecure-skip-tls-verify must be false"},
-        {"insecure is a string",
-         "{\"server\": \"https://h\", \"insecure-skip-tls-verify\": \"true\"}", "{}",
-         "insecure-skip-tls-verify must be true or false"},
-        {"CA is no base64", "{\"server\": \"https://h\", \"certificate-authority-data\": \"%\"}",
-         "{}", "certificate-authority-data must be base64"},
-        {"CA is no PEM",
-         "{\"server\": \"https://h\", \"certificate-authority-data\": \"aGVsbG8=\"}", "{}",
-         "certificate-authority-data must be base64 of a PEM"},
-        {"impersonation", OK, "{\"token\": \"s3cr3t\", \"as\": \"root\"}",
-         "users[u].user.as is not supported"},
-        {"impersonated groups", OK, "{\"as-groups\": [\"x\"]}",
-         "users[u].user.as-groups is not supported"},
-        {"auth-provider", OK, "{\"auth-provider\": {\"name\": \"gcp\"}}",
-         "users[u].user.auth-provider is not supported"},
-        {"certificate without key", OK, "{\"client-certificate\": \"x\"}",
-         "client-certificate and client-key"},
-        {"key without certificate", OK, "{\"client-key-data\": \"" PEM_X "\"}",
-         "client-certificate and client-key"},
-        {"basic and token", OK, "{\"username\": \"u\", \"token\": \"s3cr3t\"}",
-         "username and a token"},
-        {"token is a number", OK, "{\"token\": 12345}", "users[u].user.token must be a string"},
-        {"exec version", OK,
-         "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1alpha1\", \"command\": "
-         "\"sh\"}}",
-         "users[u].user.exec.apiVersion must be"},
-        {"exec without command", OK,
-         "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\"}}",
-         "users[u].user.exec.command must name"},
-        {"exec that is not there", OK,
-         "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\", \"command\": "
-         "\"no-such-plugin\"}}",
-         "users[u].user.exec.command must be a program"},
-        {"exec that wants a terminal", OK,
-         "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\", \"command\": \"sh\", "
-         "\"interactiveMode\": "
-         "\"Always\"}}",
-         "users[u].user.exec.interactiveMode must be"},
-        {"exec args", OK,
-         "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\", \"command\": \"sh\", "
-         "\"args\": [1]}}",
-         "users[u].user.exec.args must be"},
-        {"exec env", OK,
-         "{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\", \"command\": \"sh\", "
-         "\"env\": [{\"name\": \"A\"}]}}",
-         "users[u].user.exec.env must be"},
-    };
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        _cleanup_(free_cstr) char *text = config_of(rows[i].cluster, rows[i].user);
+    for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
+        _cleanup_(free_cstr) char *text = config_of(WRONG[i].cluster, WRONG[i].user);
         put_file(f, "config", text);
         struct kube_config *c = NULL;
         struct err err = ERR_INIT;
-        if (load(f, NULL, &c, &err) != ERR_INVALID || strstr(err.msg, rows[i].says) == NULL ||
+        if (load(f, NULL, &c, &err) != ERR_INVALID || strstr(err.msg, WRONG[i].says) == NULL ||
             strstr(err.msg, f->dir) == NULL || strstr(err.msg, "s3cr3t") != NULL) {
-            fail_msg("%s: %s", rows[i].name, err.msg);
+            fail_msg("%s: %s", WRONG[i].name, err.msg);
         }
         assert_null(c);
     }
