@@ -588,13 +588,14 @@ static void reply_over_the_limit_is_refused(void **state)
 
 struct canceller {
     struct peer *peer;
+    int after; /* requests that the server has seen */
     struct cancel cancel;
 };
 
 static void *cancel_when_request_arrived(void *arg)
 {
     struct canceller *c = arg;
-    peer_wait_requests(c->peer, 1);
+    peer_wait_requests(c->peer, c->after);
     cancel_raise(&c->cancel);
     return NULL;
 }
@@ -607,7 +608,7 @@ static void cancel_ends_a_call(void **state)
         (void)state;
         struct fixture *f;
         (void)setup((void **)&f);
-        struct canceller c = {.peer = f->peer};
+        struct canceller c = {.peer = f->peer, .after = 1};
         cancel_init(&c.cancel);
         pthread_t thread;
         must(pthread_create(&thread, NULL, cancel_when_request_arrived, &c) == 0);
@@ -788,32 +789,54 @@ static void refused_stream_gives_its_body_instead(void **state)
 static void one_slow_call_of_many_costs_the_others_nothing(void **state)
 {
     struct fixture *f = *state;
-    enum { N = 5 };
+    enum { N = 5, SLOW = 1 };
     struct http_request reqs[N];
     struct http_call calls[N];
     char *urls[N];
+    /* The slow one hangs until the server has all five: one after the other would wait for the
+     * deadline. */
+    struct canceller c = {.peer = f->peer, .after = N};
+    cancel_init(&c.cancel);
     for (int i = 0; i < N; i++) {
-        urls[i] = url_of(f->peer, i == 1 ? "/slow" : i == 3 ? "/status/409" : "/ok");
+        urls[i] = url_of(f->peer, i == SLOW ? "/slow" : i == 3 ? "/status/409" : "/ok");
         reqs[i] = (struct http_request){.method = "PATCH",
                                         .url = urls[i],
                                         .body = "[]",
                                         .body_len = 2,
-                                        .deadline = in_ms(i == 1 ? 2 * SHORT_MS : LONG_MS)};
+                                        .cancel = i == SLOW ? &c.cancel : NULL,
+                                        .deadline = in_ms(LONG_MS)};
         calls[i] = (struct http_call){.request = &reqs[i]};
     }
+    pthread_t thread;
+    must(pthread_create(&thread, NULL, cancel_when_request_arrived, &c) == 0);
     struct mono begin = clock_mono(clock_os());
     transport_perform_many(f->t, calls, N);
     assert_true(mono_diff_ms(clock_mono(clock_os()), begin) < LONG_MS / 2);
+    must(pthread_join(thread, NULL) == 0);
+    cancel_release(&c.cancel);
     for (int i = 0; i < N; i++) {
-        assert_int_equal(calls[i].result, i == 1 ? ERR_UNKNOWN_OUTCOME : ERR_NONE);
-        if (i != 1) {
+        assert_int_equal(calls[i].result, i == SLOW ? ERR_UNKNOWN_OUTCOME : ERR_NONE);
+        if (i != SLOW) {
             assert_int_equal(calls[i].response.status, i == 3 ? 409 : 200);
-            assert_true(mono_before(calls[i].response.received, reqs[1].deadline));
             http_response_release(&calls[i].response);
         }
         free(urls[i]);
     }
     assert_int_equal(peer_conns(f->peer), N);
+}
+
+static void each_of_many_has_its_own_deadline(void **state)
+{
+    struct fixture *f = *state;
+    _cleanup_(free_cstr) char *slow = url_of(f->peer, "/slow");
+    _cleanup_(free_cstr) char *ok = url_of(f->peer, "/ok");
+    struct http_request reqs[] = {{.method = "PATCH", .url = slow, .deadline = in_ms(SHORT_MS)},
+                                  {.method = "GET", .url = ok, .deadline = in_ms(LONG_MS)}};
+    struct http_call calls[] = {{.request = &reqs[0]}, {.request = &reqs[1]}};
+    transport_perform_many(f->t, calls, 2);
+    assert_int_equal(calls[0].result, ERR_UNKNOWN_OUTCOME);
+    assert_int_equal(calls[1].result, ERR_NONE);
+    http_response_release(&calls[1].response);
 }
 
 static void *two_calls(void *arg)
@@ -1224,6 +1247,7 @@ int main(void)
         WITH_PEER(stream_ends_when_the_reader_has_enough),
         WITH_PEER(refused_stream_gives_its_body_instead),
         WITH_PEER(one_slow_call_of_many_costs_the_others_nothing),
+        WITH_PEER(each_of_many_has_its_own_deadline),
         WITH_PEER(each_thread_has_one_connection_until_it_ends),
         WITH_PEER(transport_may_end_before_a_thread_that_used_it),
         WITH_PEER(errors_show_no_secrets_of_the_url),
