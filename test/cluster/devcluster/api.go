@@ -56,6 +56,10 @@ func (c *cluster) get(ctx context.Context, url string) ([]byte, error) {
 }
 
 func (c *cluster) call(ctx context.Context, method, url string, body []byte) ([]byte, error) {
+	return c.callAs(ctx, "application/json", method, url, body)
+}
+
+func (c *cluster) callAs(ctx context.Context, contentType, method, url string, body []byte) ([]byte, error) {
 	client := c.client
 	if strings.HasPrefix(url, "https:") && !strings.HasPrefix(url, c.apiURL()) {
 		client = &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
@@ -65,7 +69,7 @@ func (c *cluster) call(ctx context.Context, method, url string, body []byte) ([]
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Content-Type", contentType)
 	reply, err := client.Do(request)
 	if err != nil {
 		return nil, err

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -180,6 +182,7 @@ func TestTwoControlPlanesInParallel(t *testing.T) {
 			t.Errorf("other options: exit %d", code)
 		}
 	})
+	t.Run("pods live as their annotations say", func(t *testing.T) { podLives(t, loaded(t, dirs[1])) })
 	for _, p := range parts {
 		t.Run("kill and start "+p.name+" alone", func(t *testing.T) { killAndStart(t, dirs, p.name) })
 	}
@@ -207,6 +210,83 @@ func TestTwoControlPlanesInParallel(t *testing.T) {
 			t.Error(out)
 		}
 	})
+}
+
+// podLives makes pods without a controller and watches what becomes of them.
+func podLives(t *testing.T, c *cluster) {
+	ctx := context.Background()
+	pods := c.apiURL() + "/api/v1/namespaces/default/pods"
+	type podStatus struct {
+		Metadata struct{ Name string }
+		Status   struct {
+			Phase             string
+			ContainerStatuses []struct {
+				Ready bool
+				State struct{ Waiting struct{ Reason string } }
+			}
+		}
+	}
+	look := func(name string) string {
+		text, err := c.get(ctx, pods+"/"+name)
+		var status httpStatus
+		if errors.As(err, &status) && status.code == http.StatusNotFound {
+			return "gone"
+		}
+		var pod podStatus
+		if err == nil {
+			err = json.Unmarshal(text, &pod)
+		}
+		if err != nil {
+			return err.Error()
+		}
+		if len(pod.Status.ContainerStatuses) == 0 {
+			return pod.Status.Phase
+		}
+		container := pod.Status.ContainerStatuses[0]
+		return strings.TrimSpace(fmt.Sprint(pod.Status.Phase, " ready=", container.Ready, " ", container.State.Waiting.Reason))
+	}
+	become := func(name, want string) {
+		t.Helper()
+		got := ""
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(pollPause) {
+			if got = look(name); got == want {
+				return
+			}
+		}
+		t.Errorf("%s is %q, not %q", name, got, want)
+	}
+	rows := []struct{ name, annotations, want string }{
+		{"plain", `{}`, "Running ready=true"},
+		{"plain-fail", `{"belay.test/fail":"true"}`, "Running ready=false CrashLoopBackOff"},
+		{"plain-hold", `{"belay.test/hold":"true"}`, "Running ready=false"},
+		{"hook", `{"helm.sh/hook":"test"}`, "Succeeded ready=false"},
+		{"hook-fail", `{"helm.sh/hook":"pre-upgrade","belay.test/fail":"true"}`, "Failed ready=false"},
+		{"hook-hold", `{"helm.sh/hook":"pre-upgrade","belay.test/hold":"true"}`, "Running ready=false"},
+		{"hook-long", `{"helm.sh/hook":"pre-upgrade","belay.test/run-for":"1h"}`, "Running ready=true"},
+	}
+	for _, row := range rows {
+		body := fmt.Sprintf(`{"metadata":{"name":%q,"annotations":%s},"spec":{"restartPolicy":"Never",`+
+			`"containers":[{"name":"c","image":"example.test/c"}]}}`, row.name, row.annotations)
+		if _, err := c.call(ctx, http.MethodPost, pods, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, row := range rows {
+		become(row.name, row.want)
+	}
+	release := []byte(`[{"op":"remove","path":"/metadata/annotations/belay.test~1hold"}]`)
+	for name, want := range map[string]string{"plain-hold": "Running ready=true", "hook-hold": "Succeeded ready=false"} {
+		if _, err := c.callAs(ctx, "application/json-patch+json", http.MethodPatch, pods+"/"+name, release); err != nil {
+			t.Fatal(err)
+		}
+		become(name, want)
+	}
+	for _, row := range rows {
+		if _, err := c.call(ctx, http.MethodDelete, pods+"/"+row.name, nil); err != nil {
+			t.Fatal(err)
+		}
+		become(row.name, "gone")
+	}
 }
 
 func killAndStart(t *testing.T, dirs []string, name string) {
@@ -252,6 +332,31 @@ func TestFailureShowsTheLogAndStopsEverything(t *testing.T) {
 	code, out := devcluster("up", "--dir", dir, "--bin", bin, "--apiserver-arg", "no-such-flag=1")
 	if code != exitFailure || !strings.Contains(out, "unknown flag: --no-such-flag") {
 		t.Errorf("exit %d\n%s", code, out)
+	}
+	if left := processesOf(t, dir); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+	must(t, "down", "--dir", dir)
+}
+
+func TestInterruptedUpLeavesNothingRunning(t *testing.T) {
+	bin, dir := binaries(t), filepath.Join(t.TempDir(), "d")
+	cmd := exec.Command(os.Args[0], "up", "--dir", dir, "--bin", bin)
+	cmd.Env = append(os.Environ(), "DEVCLUSTER_TEST_AS_PROGRAM=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); !readProcess(dir, partAPIServer).alive(); time.Sleep(pollPause) {
+		if time.Now().After(end) {
+			t.Fatal("kube-apiserver was not started")
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitFailure {
+		t.Errorf("exit %d", code)
 	}
 	if left := processesOf(t, dir); len(left) > 0 {
 		t.Errorf("left %v", left)
