@@ -242,7 +242,7 @@ static struct transport *transport_for_tls(void *ctx, const struct transport_tls
                                                                .ca_file = tls->ca_file,
                                                                .cert_file = tls->cert_file,
                                                                .key_file = tls->key_file,
-                                                               .insecure = tls->insecure_skip_tls_verify,
+                                                               .insecure = tls->insecure,
                                                                .proxy = TRANSPORT_CURL_PROXY_ENVIRONMENT});
 }
 

@@ -99,7 +99,7 @@ func installChart() {
 	kubectl := tool("kubectl")
 	run(kubectl, "--kubeconfig", env.admin, "apply", "--server-side", "-f", filepath.Join(env.root, "api/crd.yaml"))
 	_ = exec.Command(kubectl, "--kubeconfig", env.admin, "create", "namespace", systemNamespace).Run()
-	manifest := run(tool("helm3"), "template", "belay", filepath.Join(env.root, "charts/belay"), "--namespace", systemNamespace,
+	manifest := run(tool("helm3"), "template", "belay", filepath.Join(env.root, "charts/belay"), "--namespace", systemNamespace, "--kube-version", "1.37.2",
 		"--set", "serviceAccount.name="+serviceAccount)
 	var keep []string
 	for _, doc := range strings.Split(manifest, "\n---") {

@@ -225,7 +225,7 @@ func releaseHook(t *testing.T, ns string) {
 	t.Cleanup(cancel)
 	go func() {
 		for ctx.Err() == nil {
-			_ = exec.Command(tool("kubectl"), "--kubeconfig", env.admin, "annotate", "--overwrite", "-n", ns, "pods", "--all", "belay.test/release=true").Run()
+			_ = exec.Command(tool("kubectl"), "--kubeconfig", env.admin, "annotate", "--overwrite", "-n", ns, "pods", "--all", "belay.test/hold-").Run()
 			time.Sleep(300 * time.Millisecond)
 		}
 	}()
