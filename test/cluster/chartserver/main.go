@@ -1,5 +1,5 @@
-// Command chartserver is a Helm chart repository for tests: it serves a directory over HTTP, slowly or wrongly when told to,
-// and packs chart directories for it. See ../README.md.
+// Command chartserver is a Helm chart repository for tests: it serves a directory over HTTP, slowly
+// or wrongly when told to, and packs chart directories for it. See ../README.md.
 package main
 
 import (

@@ -36,7 +36,8 @@ type chartYAML struct {
 	Name, Version, AppVersion, Description, APIVersion string
 }
 
-// parseChartYAML reads the scalars at the top level of a Chart.yaml, each on a line of its own; that is all our charts have.
+// parseChartYAML reads the scalars at the top level of a Chart.yaml, each on a line of its own;
+// that is all our charts have.
 func parseChartYAML(text []byte) (chartYAML, error) {
 	var c chartYAML
 	field := map[string]*string{"name": &c.Name, "version": &c.Version, "appVersion": &c.AppVersion,
@@ -62,7 +63,8 @@ func parseChartYAML(text []byte) (chartYAML, error) {
 
 var versionLine = regexp.MustCompile(`(?m)^version:.*$`)
 
-// pack writes DIR/NAME-VERSION.tgz from a chart directory, with another version if one is given, and lists it in the index.
+// pack writes DIR/NAME-VERSION.tgz from a chart directory, with another version if one is given,
+// and lists it in the index.
 func pack(dir, source, version string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(source, "Chart.yaml"))
 	if err != nil {
@@ -130,8 +132,8 @@ func archiveOf(source, name string, chartText []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// writeIndex lists all archives of dir. In the order of their file names, not of their versions: whoever reads an index
-// must sort it himself.
+// writeIndex lists all archives of dir. In the order of their file names, not of their versions:
+// whoever reads an index must sort it himself.
 func writeIndex(dir string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
 	if err != nil {

@@ -56,7 +56,8 @@ func newServer(out io.Writer) *server {
 	return &server{changed: make(chan struct{}), log: json.NewEncoder(out)}
 }
 
-// logLine is one request. It never holds the value of a header: tests look for secrets in every log, this one included.
+// logLine is one request. It never holds the value of a header: tests look for secrets in every
+// log, this one included.
 type logLine struct {
 	TS     string  `json:"ts"`
 	Method string  `json:"method"`

@@ -1,7 +1,8 @@
 // Command controlplane is the dev control plane in one multi-call binary: argv[1] names the part.
 //
-// One binary instead of four, because the parts share nearly all of their code: 190 MB once instead of four times.
-// kwok and kubectl are binaries of their own: their flags collide with those that component-base registers.
+// One binary instead of four, because the parts share nearly all of their code: 190 MB once instead
+// of four times. kwok and kubectl are binaries of their own: their flags collide with those that
+// component-base registers.
 package main
 
 import (

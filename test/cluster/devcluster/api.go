@@ -29,7 +29,8 @@ type httpStatus struct {
 
 func (s httpStatus) Error() string { return fmt.Sprintf("HTTP %d: %s", s.code, s.text) }
 
-// newClient speaks as admin. It verifies kube-apiserver only: the other parts make certificates of their own at start.
+// newClient speaks as admin. It verifies kube-apiserver only: the other parts make certificates of
+// their own at start.
 func newClient(dir string) (*http.Client, error) {
 	ca, err := os.ReadFile(filepath.Join(dir, "pki", "ca.crt"))
 	if err != nil {
@@ -118,7 +119,8 @@ func (c *cluster) nodeReady(ctx context.Context, name string) error {
 	return fmt.Errorf("node %s is not Ready", name)
 }
 
-// controllersWork is nil once the controller manager has done something: a ServiceAccount in each namespace.
+// controllersWork is nil once the controller manager has done something: a ServiceAccount in each
+// namespace.
 func (c *cluster) controllersWork(ctx context.Context) error {
 	_, err := c.get(ctx, c.apiURL()+"/api/v1/namespaces/default/serviceaccounts/default")
 	return err

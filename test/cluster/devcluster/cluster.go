@@ -31,7 +31,8 @@ const (
 	tailLines  = 15
 )
 
-// config is what `up` was asked for; DIR/config.json keeps it, so that a part starts again with the same flags.
+// config is what `up` was asked for; DIR/config.json keeps it, so that a part starts again with the
+// same flags.
 type config struct {
 	Bin           string
 	Audit         bool
@@ -50,8 +51,9 @@ type cluster struct {
 
 func (c *cluster) kubeconfigOf(name string) string { return filepath.Join(c.dir, name+".kubeconfig") }
 
-// lockDir lets one command at a time change the control plane in dir. The lock goes with the process. Its file also marks
-// dir as ours: only `up` makes it, and `down` removes nothing where it is missing.
+// lockDir lets one command at a time change the control plane in dir. The lock goes with the
+// process. Its file also marks dir as ours: only `up` makes it, and `down` removes nothing where it
+// is missing.
 func lockDir(dir string, mode int) (unlock func(), err error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockName), mode|os.O_RDWR, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
@@ -91,7 +93,8 @@ func load(dir string, out io.Writer) (*cluster, error) {
 	return c, err
 }
 
-// create lays the files of a new control plane. config.json comes last: without it the directory counts as empty.
+// create lays the files of a new control plane. config.json comes last: without it the directory
+// counts as empty.
 func create(dir string, cfg config) (net.Listener, error) {
 	ports, guard, err := choosePorts()
 	if err != nil {
@@ -240,7 +243,8 @@ func (c *cluster) awaitPart(ctx context.Context, p part) error {
 	return c.await(ctx, p.name, p.name, p.ready)
 }
 
-// await polls until ready returns nil, and says so. It gives up early when the process of the part has ended.
+// await polls until ready returns nil, and says so. It gives up early when the process of the part
+// has ended.
 func (c *cluster) await(ctx context.Context, name, what string, ready func(context.Context, *cluster) error) error {
 	began := time.Now()
 	for {
@@ -265,7 +269,8 @@ func (c *cluster) await(ctx context.Context, name, what string, ready func(conte
 	}
 }
 
-// killAll ends every part that runs, paused or not, and returns the names of those that would not go.
+// killAll ends every part that runs, paused or not, and returns the names of those that would not
+// go.
 func (c *cluster) killAll() []string {
 	var stuck []string
 	running := make([]process, len(parts))

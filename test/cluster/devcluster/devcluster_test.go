@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// The tests run this test binary as devcluster, so that parts start from a process that ends, as in life.
+// The tests run this test binary as devcluster, so that parts start from a process that ends, as in
+// life.
 func TestMain(m *testing.M) {
 	if os.Getenv("DEVCLUSTER_TEST_AS_PROGRAM") != "" {
 		main()

@@ -1,6 +1,7 @@
-// Command devcluster runs real Kubernetes control planes on free ports of the loopback interface: etcd, kube-apiserver,
-// kube-controller-manager, kube-scheduler and kwok in place of kubelets. Each lives in a directory of its own, so several
-// run side by side; each part can be killed, stopped, paused, resumed and started alone. See ../README.md.
+// Command devcluster runs real Kubernetes control planes on free ports of the loopback interface:
+// etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok in place of kubelets. Each
+// lives in a directory of its own, so several run side by side; each part can be killed, stopped,
+// paused, resumed and started alone. See ../README.md.
 package main
 
 import (

@@ -114,7 +114,8 @@ func clientArgs(c *cluster, name string) []string {
 	return []string{name, "--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
 		"--authorization-kubeconfig=" + kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", c.ports[name]), "--cert-dir=" + filepath.Join(c.dir, "certs-"+name),
-		// The built-in limit of 20 requests a second would make tests with hundreds of releases measure it.
+		// The built-in limit of 20 requests a second would make tests with hundreds of releases
+		// measure it.
 		"--kube-api-qps=500", "--kube-api-burst=1000"}
 }
 

@@ -29,7 +29,8 @@ type identity struct {
 	server bool
 }
 
-// The parts are all-powerful like the admin, but each under its own name, so that the audit log tells them apart.
+// The parts are all-powerful like the admin, but each under its own name, so that the audit log
+// tells them apart.
 var identities = []identity{
 	{name: "apiserver", cn: "kube-apiserver", server: true},
 	{name: "admin", cn: "admin", groups: []string{"system:masters"}},
@@ -38,7 +39,8 @@ var identities = []identity{
 	{name: partKwok, cn: "kwok", groups: []string{"system:masters"}},
 }
 
-// writePKI makes the CA, all certificates of identities, and the key that signs ServiceAccount tokens in dir/pki.
+// writePKI makes the CA, all certificates of identities, and the key that signs ServiceAccount
+// tokens in dir/pki.
 func writePKI(dir string, now time.Time) error {
 	pki := filepath.Join(dir, "pki")
 	if err := os.MkdirAll(pki, 0o700); err != nil {
@@ -119,7 +121,8 @@ func writePEM(path, kind string, der []byte) error {
 	return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
 
-// writeKubeconfig writes a kubeconfig for one of identities that needs no other file, so that it can be copied.
+// writeKubeconfig writes a kubeconfig for one of identities that needs no other file, so that it
+// can be copied.
 func writeKubeconfig(path, dir, id string, port int) error {
 	var data [3]string
 	for i, file := range []string{"ca.crt", id + ".crt", id + ".key"} {

@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// A control plane takes a block of neighbouring ports. A block with any taken port is left alone, so the ports of a part
-// that is down for a while stay its own as long as another part of that control plane runs.
+// A control plane takes a block of neighbouring ports. A block with any taken port is left alone,
+// so the ports of a part that is down for a while stay its own as long as another part of that
+// control plane runs.
 const (
 	portsPerBlock = 8
 	guardOffset   = portsPerBlock - 1 // held open by `up` itself, until the parts listen
@@ -21,9 +22,10 @@ const (
 // portNames in the order of their offset in the block.
 var portNames = []string{partEtcd, "etcd-peer", partAPIServer, partManager, partScheduler, partKwok}
 
-// choosePorts finds a free block below the kernel's range for outgoing connections: from that range the kernel could hand
-// the port of a killed part to any connection of anyone before the part is started again. The listener that it returns
-// keeps other calls away from the block; close it when the parts have their ports.
+// choosePorts finds a free block below the kernel's range for outgoing connections: from that range
+// the kernel could hand the port of a killed part to any connection of anyone before the part is
+// started again. The listener that it returns keeps other calls away from the block; close it when
+// the parts have their ports.
 func choosePorts() (map[string]int, net.Listener, error) {
 	blocks := (firstEphemeralPort() - lowestPort) / portsPerBlock
 	for range blockTries {

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// process names one running process for good: the kernel gives a pid to someone else later, but not with the same start time.
+// process names one running process for good: the kernel gives a pid to someone else later, but not
+// with the same start time.
 type process struct {
 	pid   int
 	start uint64 // clock ticks since boot, field 22 of /proc/PID/stat
@@ -32,7 +33,8 @@ func readStat(pid int) (byte, uint64) {
 	if err != nil {
 		return stateGone, 0
 	}
-	// The command name is in parentheses and may hold anything, also ") "; what follows the last one is numbers.
+	// The command name is in parentheses and may hold anything, also ") "; what follows the last
+	// one is numbers.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < 20 {
 		return stateGone, 0
@@ -44,7 +46,8 @@ func readStat(pid int) (byte, uint64) {
 	return fields[0][0], start
 }
 
-// state is stateGone for a zombie too: it can do nothing any more, and who reaps it is not our business.
+// state is stateGone for a zombie too: it can do nothing any more, and who reaps it is not our
+// business.
 func (p process) state() byte {
 	if p.pid <= 1 {
 		return stateGone
@@ -58,8 +61,9 @@ func (p process) state() byte {
 
 func (p process) alive() bool { return p.state() != stateGone }
 
-// signal sends sig if the process is still the one that was started. The descriptor of FindProcess (a pidfd) is taken
-// before the check, so that the pid cannot change hands between check and signal.
+// signal sends sig if the process is still the one that was started. The descriptor of FindProcess
+// (a pidfd) is taken before the check, so that the pid cannot change hands between check and
+// signal.
 func (p process) signal(sig syscall.Signal) error {
 	found, err := os.FindProcess(p.pid)
 	if err != nil {
@@ -89,7 +93,8 @@ func isGone(state byte) bool { return state == stateGone }
 func pidFile(dir, name string) string { return filepath.Join(dir, name+".pid") }
 func logFile(dir, name string) string { return filepath.Join(dir, name+".log") }
 
-// readProcess returns the process of a part as its pid file names it; the zero process (not alive) without such a file.
+// readProcess returns the process of a part as its pid file names it; the zero process (not alive)
+// without such a file.
 func readProcess(dir, name string) process {
 	var p process
 	text, err := os.ReadFile(pidFile(dir, name))
@@ -102,8 +107,8 @@ func readProcess(dir, name string) process {
 	return p
 }
 
-// launch runs a program in a session of its own, with its log appended to DIR/NAME.log, and writes DIR/NAME.pid.
-// The process outlives this one; while this one lives it is reaped.
+// launch runs a program in a session of its own, with its log appended to DIR/NAME.log, and writes
+// DIR/NAME.pid. The process outlives this one; while this one lives it is reaped.
 func launch(dir, name, program string, args []string) (process, error) {
 	log, err := os.OpenFile(logFile(dir, name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -129,8 +134,9 @@ func launch(dir, name, program string, args []string) (process, error) {
 	return p, err
 }
 
-// childEnv keeps what could steer a part away from its flags out of its environment: etcd takes each flag from a
-// variable too, a proxy has no business between the parts, and kwok reads a file in HOME.
+// childEnv keeps what could steer a part away from its flags out of its environment: etcd takes
+// each flag from a variable too, a proxy has no business between the parts, and kwok reads a file
+// in HOME.
 func childEnv(home string) []string {
 	env := []string{"HOME=" + home}
 	for _, entry := range os.Environ() {
