@@ -130,14 +130,10 @@ enum lease_verdict lease_decide(const struct lease_question *q, int64_t *ret_wai
     return LEASE_WAIT;
 }
 
-int64_t lease_stamp_ns(struct srvtime server_now, int64_t previous_ns)
+int64_t lease_stamp_ns(struct srvtime server_now, int64_t at_least_ns)
 {
     int64_t up = server_now.latest_ns / NS_PER_SEC + (server_now.latest_ns % NS_PER_SEC > 0 ? 1 : 0);
-    int64_t stamp_ns = up * NS_PER_SEC;
-    if (previous_ns != INT64_MIN && stamp_ns <= previous_ns) {
-        stamp_ns = previous_ns + NS_PER_SEC;
-    }
-    return stamp_ns;
+    return max64(up * NS_PER_SEC, at_least_ns);
 }
 
 /* "pod-a upgrades podinfo; the lease runs out at 12:01:01Z unless renewed". The pod's name alone: people read this. */

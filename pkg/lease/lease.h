@@ -69,9 +69,9 @@ struct lease_question {
 /* Equal questions give equal answers. *ret_wait_ms > 0 for LEASE_WAIT (advice for the queue), 0 otherwise. */
 enum lease_verdict lease_decide(const struct lease_question *q, int64_t *ret_wait_ms);
 
-/* The stamp of a grant: server_now.latest rounded up to whole seconds, and later than the one before (previous_ns;
- * INT64_MIN if none), so that each grant changes the object. */
-int64_t lease_stamp_ns(struct srvtime server_now, int64_t previous_ns);
+/* The stamp of a grant: server_now.latest rounded up to whole seconds, but at least at_least_ns (INT64_MIN: any). A grant
+ * whose stamp is the one that stands there already is none: watchers count from when they first saw it. */
+int64_t lease_stamp_ns(struct srvtime server_now, int64_t at_least_ns);
 
 struct lease_grant {
     const char *holder;

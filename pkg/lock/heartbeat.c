@@ -102,7 +102,7 @@ static size_t collect_locked(struct locks *l, struct mono now, struct renewal *b
             continue;
         }
         struct lease_grant grant = held_grant(h);
-        grant.stamp_ns = lease_stamp_ns(now_srv, h->stamp_ns);
+        grant.stamp_ns = lease_stamp_ns(now_srv, h->stamp_ns + NS_PER_SEC);
         json_t *body = lease_renew_patch(h->object, &grant);
         if (body == NULL) {
             held_lose_locked(h, "the object does not show it as ours any more");

@@ -311,19 +311,12 @@ static enum err_kind prepare_grant(struct locks *l, const struct lock_request *r
     if (!kube_server_time(l->options.kube, &now_srv)) {
         return err_set(err, ERR_UNAVAILABLE, "no reply of the API server has told its time yet");
     }
-    const json_t *released = hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
-    int64_t previous_ns = INT64_MIN;
-    (void)rfc3339_parse(jsonx_str(released, "lastTransitionTime", ""), &previous_ns);
-    /* A stamp that a wrong clock put far ahead must not drag ours along with it. */
-    if (previous_ns > ns_add_ms(now_srv.latest_ns, l->options.lease_ms)) {
-        previous_ns = INT64_MIN;
-    }
     int64_t old_epoch = jsonx_int(object, "status.lease.leaseTransitions", 0);
     a->grant = (struct lease_grant){
         .holder = l->identity,
         .epoch = (old_epoch > request->epoch_noted ? old_epoch : request->epoch_noted) + 1,
         .lease_ms = l->options.lease_ms,
-        .stamp_ns = lease_stamp_ns(now_srv, previous_ns),
+        .stamp_ns = lease_stamp_ns(now_srv, INT64_MIN),
         .acquire_ns = now_srv.latest_ns,
         .reason = request->reason,
         .doing = request->doing,
@@ -539,7 +532,7 @@ static enum err_kind try_write(struct held *h, const struct write *w, struct err
         return err->kind;
     }
     held_note_object(h, reply.object);
-    if (!w->unlocking) {
+    if (!w->unlocking && stamp_ns > h->stamp_ns) {
         held_note_grant(h, sent, stamp_ns);
     }
     kube_reply_release(&reply);

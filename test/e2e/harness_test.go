@@ -265,10 +265,11 @@ func startRepo(t *testing.T, dir string, flags ...string) *chartRepo {
 
 func (r *chartRepo) pack(chart, version string) {
 	r.t.Helper()
-	args := []string{"pack", "--dir", r.dir, filepath.Join(env.root, "test/charts", chart)}
+	args := []string{"pack", "--dir", r.dir}
 	if version != "" {
 		args = append(args, "--version", version)
 	}
+	args = append(args, filepath.Join(env.root, "test/charts", chart))
 	if out, err := exec.Command(tool("chartserver"), args...).CombinedOutput(); err != nil {
 		r.t.Fatalf("pack %s: %v\n%s", chart, err, out)
 	}
@@ -281,6 +282,19 @@ func (r *chartRepo) post(path string) {
 		r.t.Fatal(err)
 	}
 	_ = resp.Body.Close()
+}
+
+// waitDownload waits until a chart is being downloaded.
+func (r *chartRepo) waitDownload() {
+	r.t.Helper()
+	resp, err := http.Get(strings.TrimSuffix(r.url, "/") + "/-/downloads?n=1&wait=20s")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != 200 {
+		r.t.Fatalf("no download has begun: %s", resp.Status)
+	}
 }
 
 // requests counts log lines that hold all the given texts.
