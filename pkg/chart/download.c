@@ -119,6 +119,7 @@ enum err_kind download(struct charts *c, const struct download *d, struct downlo
     _cleanup_(free_cstr)
     char *shown = url_redact(d->url);
     must(url != NULL);
+    bool shown_already = false; /* a transport's own errors name the URL */
     struct sink sink = {.disk = &c->disk, .download = d};
     struct http_request req = {
         .method = "GET",
@@ -142,7 +143,9 @@ enum err_kind download(struct charts *c, const struct download *d, struct downlo
     } else if (sink.err.kind != ERR_NONE) {
         *err = sink.err;
         kind = err->kind;
+    } else {
+        shown_already = true;
     }
     temp_discard(&sink.temp);
-    return kind == ERR_NONE ? ERR_NONE : err_wrap(err, "GET %s", shown);
+    return kind == ERR_NONE || shown_already ? kind : err_wrap(err, "GET %s", shown);
 }
