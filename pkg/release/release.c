@@ -107,6 +107,9 @@ static struct release_answer released_answer(const struct release_question *q)
     if (newest == NULL) {
         return due("the release is gone");
     }
+    if (helmrec_status_is_pending(newest->status) && q->newest_age_ms < RELEASE_PENDING_PATIENCE_MS) {
+        return not_due("another helm is at work", RELEASE_PENDING_PATIENCE_MS - q->newest_age_ms);
+    }
     if (newest->status != HELMREC_DEPLOYED) {
         return due("the newest record is not deployed");
     }
@@ -149,6 +152,10 @@ struct release_answer release_is_due(const struct release_question *q)
     }
     if (strcmp(status->released.reason, "Interrupted") == 0) {
         return due("the last sync was interrupted");
+    }
+    bool settled = q->newest == NULL || !helmrec_status_is_pending(q->newest->status);
+    if (strcmp(status->released.reason, "Pending") == 0 && settled) {
+        return due("the other helm has ended");
     }
     bool stalled = status->stalled.status == HR_TRUE;
     if (backoff_ms == 0 && !stalled) {

@@ -29,6 +29,8 @@ bool release_claim_parse(const char *description, char *ret_digest, int64_t *ret
 
 #define RELEASE_BACKOFF_FIRST_MS INT64_C(10000)
 #define RELEASE_BACKOFF_MAX_MS   INT64_C(300000)
+/* A pending record of somebody else's helm is nothing to report before it has stood for this long. */
+#define RELEASE_PENDING_PATIENCE_MS INT64_C(30000)
 /* Before jitter: 10 s * 2^(failures-1), at most 5 min. failures >= 1. */
 int64_t release_backoff_ms(int64_t failures);
 
@@ -42,6 +44,7 @@ enum release_due {
 struct release_question {
     const struct hr *hr;
     const struct helmrec_meta *newest; /* newest record of this release, NULL if there is none */
+    int64_t newest_age_ms;             /* since this version of it was seen here */
     bool have_server_time;
     struct srvtime server_now;
 };

@@ -13,9 +13,10 @@ void records_meta_free_ptr(struct helmrec_meta **m)
     helmrec_meta_free(*m);
 }
 
-struct helmrec_meta *records_newest_cached(struct worker *w, const struct hr *hr, int64_t *ret_epoch)
+struct helmrec_meta *records_newest_cached(struct worker *w, const struct hr *hr, int64_t *ret_epoch, int64_t *ret_age_ms)
 {
     *ret_epoch = 0;
+    *ret_age_ms = 0;
     if (hr->spec.release_name == NULL || hr->spec.target_ns == NULL) {
         return NULL;
     }
@@ -33,6 +34,7 @@ struct helmrec_meta *records_newest_cached(struct worker *w, const struct hr *hr
             if (newest == NULL || m->revision > newest->revision) {
                 helmrec_meta_free(newest);
                 newest = take_ptr(&m);
+                *ret_age_ms = mono_diff_ms(clock_mono(w->options.clock), snaps[i]->seen);
             }
             helmrec_meta_free(m);
         }

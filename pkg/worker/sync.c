@@ -62,6 +62,7 @@ void sync_finish(struct sync *s, struct outcome *o)
     metrics_action(s->w->options.metrics, "sync", ok, o->target_ns, o->release_name,
                    (double)mono_diff_ms(clock_mono(s->w->options.clock), s->started) / 1000.0);
     if (kind == ERR_NONE) {
+        s->unlocked = true;
         report(s, o);
     } else {
         log_error("sync", "the result could not be written, the next holder finds it in Helm's records",

@@ -14,6 +14,9 @@
 /* While the CRD is bad every key looks again this often; the CRD's watch is what ends it. */
 #define CRD_BAD_RETRY_MS INT64_C(5000)
 
+/* A record that changed is looked at this much later. */
+#define RECORD_SETTLE_MS INT64_C(1000)
+
 static void free_sighting(void *value)
 {
     lease_sighting_release(value);
@@ -27,6 +30,7 @@ struct worker *worker_new(const struct worker_options *options)
     w->kubeconfig = xasprintf("%s/kubeconfig", options->work_dir);
     mtx_init(&w->lock, "worker");
     w->sightings.free_value = free_sighting;
+    w->unlocked.free_value = free;
     atomic_init(&w->passes, 0);
     return w;
 }
@@ -37,6 +41,7 @@ void worker_free(struct worker *w)
         return;
     }
     strmap_release(&w->sightings);
+    strmap_release(&w->unlocked);
     mtx_release(&w->lock);
     free(w->kubeconfig);
     free(w);
@@ -145,6 +150,7 @@ static void release_gone(struct worker *w, const struct snap *before)
     queue_drop(w->options.queue, before->key);
     mtx_lock(&w->lock);
     (void)strmap_remove(&w->sightings, before->key);
+    (void)strmap_remove(&w->unlocked, before->key);
     mtx_unlock(&w->lock);
     struct hr *hr = NULL;
     struct err ignored = ERR_INIT;
@@ -191,7 +197,8 @@ void worker_on_release(void *ctx, enum reflector_event event, struct snap *befor
 static bool record_matters(struct worker *w, const struct hr *hr)
 {
     int64_t epoch = 0;
-    _cleanup_(records_meta_free_ptr) struct helmrec_meta *newest = records_newest_cached(w, hr, &epoch);
+    int64_t age_ms = 0;
+    _cleanup_(records_meta_free_ptr) struct helmrec_meta *newest = records_newest_cached(w, hr, &epoch, &age_ms);
     return newest == NULL || newest->status != HELMREC_DEPLOYED || newest->digest[0] == '\0';
 }
 
@@ -212,7 +219,8 @@ void worker_on_record(void *ctx, enum reflector_event event, struct snap *before
         if (snaps[i]->object != NULL && hr_parse(snaps[i]->object, &hr, &ignored) == ERR_NONE) {
             /* A record that changes under a lock is the holder's own work: its unlocking is what wakes us. */
             if (hr->status.released.status != HR_UNKNOWN && record_matters(w, hr)) {
-                queue_add(w->options.queue, snaps[i]->key, QUEUE_HIGH);
+                /* Not at once: the annotation that makes a new record ours comes by a stream of its own, right behind. */
+                queue_add_after(w->options.queue, snaps[i]->key, RECORD_SETTLE_MS, QUEUE_HIGH);
             }
             hr_free(hr);
         }
@@ -308,6 +316,24 @@ static const char *verb_of(const struct pass *p)
     return absent ? "Installing" : "Upgrading";
 }
 
+static void note_unlocked(struct worker *w, const char *key, int64_t epoch)
+{
+    MTX_GUARD(&w->lock);
+    int64_t *slot = xmalloc(sizeof(*slot));
+    *slot = epoch;
+    strmap_put(&w->unlocked, key, slot);
+}
+
+/* Our own cache may be behind our own writes: then it shows a lock that we have freed, or a state from before it. Deciding on
+ * that would only lose a race against ourselves (the PATCH's resourceVersion sees to it); the watch will wake us. */
+static bool cache_is_behind(struct worker *w, const char *key, const struct hr *hr)
+{
+    MTX_GUARD(&w->lock);
+    const int64_t *epoch = strmap_get(&w->unlocked, key);
+    return epoch != NULL && (hr->status.lease.transitions < *epoch ||
+                             (hr->status.lease.transitions == *epoch && hr->status.released.status == HR_UNKNOWN));
+}
+
 static void run_sync(struct pass *p, struct held *held)
 {
     struct sync s = {.w = p->w, .held = held, .started = clock_mono(p->w->options.clock)};
@@ -319,6 +345,9 @@ static void run_sync(struct pass *p, struct held *held)
         log_error("sync", "the locked object cannot be read, its lease runs out", LOG_S("err", err.msg));
     } else {
         sync_run(&s);
+    }
+    if (s.unlocked) {
+        note_unlocked(p->w, p->key, held_epoch(held));
     }
     inputs_release(p->w, &s.in);
     helmrec_meta_free(s.newest);
@@ -369,12 +398,17 @@ static void run_pass(struct pass *p)
     }
     int64_t wait_ms = 0;
     enum lease_verdict verdict = judge_lease(w, p->key, p->hr, &wait_ms);
+    if (cache_is_behind(w, p->key, p->hr)) {
+        verdict = LEASE_WAIT;
+        wait_ms = locks_lease_ms(w->options.locks);
+    }
     if (verdict == LEASE_WAIT) {
         queue_add_after(w->options.queue, p->key, wait_ms, QUEUE_HIGH);
         return;
     }
-    p->newest = records_newest_cached(w, p->hr, &p->epoch_noted);
-    struct release_question q = {.hr = p->hr, .newest = p->newest};
+    int64_t age_ms = 0;
+    p->newest = records_newest_cached(w, p->hr, &p->epoch_noted, &age_ms);
+    struct release_question q = {.hr = p->hr, .newest = p->newest, .newest_age_ms = age_ms};
     q.have_server_time = kube_server_time(w->options.kube, &q.server_now);
     struct release_answer answer = release_is_due(&q);
     const char *why = answer.why;

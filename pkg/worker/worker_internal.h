@@ -17,6 +17,7 @@ struct worker {
     char *kubeconfig; /* path of helm's */
     struct mtx lock;
     struct strmap sightings; /* key -> struct lease_sighting *; guarded by lock */
+    struct strmap unlocked;  /* key -> int64_t *: newest epoch that we freed ourselves; guarded by lock */
     bool crd_bad;            /* guarded by lock */
     char crd_why[512];
     atomic_llong passes;
@@ -46,8 +47,8 @@ void inputs_digest(const struct hr *hr, struct inputs *in);
 /* ---- records.c: Helm's records ---- */
 
 /* Newest of the cached records of hr's release, NULL if there is none; owner: the caller. *ret_epoch: the highest epoch that
- * hr's own records name. */
-struct helmrec_meta *records_newest_cached(struct worker *w, const struct hr *hr, int64_t *ret_epoch);
+ * hr's own records name; *ret_age_ms: since that newest version was seen here. */
+struct helmrec_meta *records_newest_cached(struct worker *w, const struct hr *hr, int64_t *ret_epoch, int64_t *ret_age_ms);
 /* From a fresh list. *ret_newest may be NULL. *ret_epoch: highest epoch that owner_uid's records name. */
 enum err_kind records_newest(struct worker *w, const struct hr *hr, struct mono deadline, struct cancel *cancel,
                              struct helmrec_meta **ret_newest, int64_t *ret_epoch, struct err *err) MUST_CHECK;
@@ -98,6 +99,7 @@ struct sync {
     struct helmrec_meta *newest; /* of the fresh list; may be NULL */
     struct inputs in;
     struct mono started;
+    bool unlocked; /* the result was written: the lock is free for certain */
 };
 /* The sync of a locked object up to and including the unlocking. */
 void sync_run(struct sync *s);

@@ -45,7 +45,7 @@ func TestBadInputIsToldAndForgiven(t *testing.T) {
 		{"missing-namespace", object{"targetNamespace": ns + "-absent"}, []string{ns + "-absent", "does not exist"}, false, object{"targetNamespace": nil}},
 		{"fails-to-render", object{"chart": object{"name": "broken"}, "values": object{"text": "say why"}}, []string{"say why"}, false, object{"chart": object{"name": "one"}}},
 		{"two-mb-error", object{"chart": object{"name": "big-error"}}, []string{"failed"}, false, object{"chart": object{"name": "one"}}},
-		{"wrong-value-type", object{"chart": object{"name": "podinfo-like"}, "values": object{"replicaCount": "many"}}, []string{"replicas"}, false, object{"chart": object{"name": "one"}}},
+		{"wrong-value-type", object{"chart": object{"name": "podinfo-like"}, "values": object{"replicas": "many"}}, []string{"replicas"}, false, object{"chart": object{"name": "one"}}},
 		{"missing-configmap", object{"valuesFrom": []any{object{"configMapKeyRef": object{"name": "absent"}}}}, []string{"ConfigMap", "absent"}, false, object{"valuesFrom": nil}},
 		{"bad-yaml", object{"valuesFrom": []any{object{"configMapKeyRef": object{"name": "tabs"}}}}, []string{"ConfigMap", "tabs", "line 2"}, true, object{"valuesFrom": nil}},
 		{"helm-v2", object{"helmVersion": "v2"}, []string{"v2"}, true, object{"helmVersion": "v3"}},
@@ -130,7 +130,7 @@ func TestSecretsStaySecret(t *testing.T) {
 			repo.pack("one", "0.1.0")
 			repo.pack("broken", "0.1.0")
 			create := func(name, content string) {
-				s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"values.yaml": content}}
+				s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "values-" + name}, StringData: map[string]string{"values.yaml": content}}
 				if _, err := env.kube.CoreV1().Secrets(ns).Create(context.Background(), s, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
@@ -138,9 +138,10 @@ func TestSecretsStaySecret(t *testing.T) {
 			create("good", "password: "+word+"\n")
 			create("envfile", "APP_KEY="+word+"\r\n")
 			create("fails", "text: "+word+"\n")
-			create("badkey", "data: {\"bad key\": "+word+"}\n")
+			create("badkey", "extra: {\"bad key\": "+word+"}\n")
+			create("badraw", "raw: {key: "+word+"}\n")
 			withAuth := strings.Replace(repo.url, "http://", "http://u:"+word+"@", 1)
-			ref := func(name string) []any { return []any{object{"secretKeyRef": object{"name": name}}} }
+			ref := func(name string) []any { return []any{object{"secretKeyRef": object{"name": "values-" + name}}} }
 			seen := record(t, ns)
 			argv := watchArgv(t, word)
 			b := startBelay(t, "a", belayOptions{ns: ns, dir: dir, helm: major})
@@ -152,9 +153,10 @@ func TestSecretsStaySecret(t *testing.T) {
 			add("envfile", "one", withAuth, ref("envfile"))
 			add("fails", "broken", withAuth, ref("fails"))
 			add("badkey", "secret", withAuth, ref("badkey"))
+			add("badraw", "secret", withAuth, ref("badraw"))
 			add("noauth", "one", strings.Replace(repo.url, "http://", "http://u:wrong-"+word+"@", 1), nil)
 			waitReleased(t, ns, "good", "True", 90*time.Second)
-			for _, name := range []string{"envfile", "fails", "badkey", "noauth"} {
+			for _, name := range []string{"envfile", "fails", "badkey", "badraw", "noauth"} {
 				u := waitReleased(t, ns, name, "False", 90*time.Second)
 				t.Logf("%s: %.200s", name, conditionOf(u, "Released").message)
 			}

@@ -37,6 +37,9 @@ static const struct row rows[] = {
     {"released, but a person's helm was there", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, "", "", RELEASE_DUE,
      "not written by belay"},
     {"released, but the record failed", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_FAILED, DIGEST, "me", RELEASE_DUE, "not deployed"},
+    {"released, and another helm is at work", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_PENDING_UPGRADE, "", "", RELEASE_NOT_DUE, "at work"},
+    {"another helm was at work, and has ended", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 60, "1:b", HELMREC_DEPLOYED, "", "", RELEASE_DUE, "has ended"},
+    {"another helm is still at work", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 60, "1:b", HELMREC_PENDING_UPGRADE, "", "", RELEASE_COMPARE, ""},
     {"released, but gone", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", 0, "", "", RELEASE_DUE, "gone"},
     {"released, but another's", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "other", RELEASE_DUE, "another"},
     {"a lost result", 5, HR_UNKNOWN, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_DUE, "no result"},
@@ -93,6 +96,21 @@ static void a_sync_is_due_exactly_when_the_table_says(void **state)
             fail_msg("%s: wait %lld ms", rows[i].name, (long long)a.wait_ms);
         }
     }
+}
+
+static void a_pending_record_that_stands_for_long_is_reported(void **state)
+{
+    (void)state;
+    struct helmrec_meta meta = {.status = HELMREC_PENDING_INSTALL};
+    struct hr hr = {.generation = 5};
+    hr.status.observed_generation = 5;
+    hr.status.released.status = HR_TRUE;
+    struct release_question q = {.hr = &hr, .newest = &meta, .newest_age_ms = RELEASE_PENDING_PATIENCE_MS - 1};
+    struct release_answer a = release_is_due(&q);
+    assert_int_equal(a.due, RELEASE_NOT_DUE);
+    assert_int_equal(a.wait_ms, 1);
+    q.newest_age_ms++;
+    assert_int_equal(release_is_due(&q).due, RELEASE_DUE);
 }
 
 static void under_the_lock_the_newest_record_decides(void **state)
@@ -196,6 +214,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sync_is_due_exactly_when_the_table_says),
+        cmocka_unit_test(a_pending_record_that_stands_for_long_is_reported),
         cmocka_unit_test(under_the_lock_the_newest_record_decides),
         cmocka_unit_test(the_digest_depends_on_what_shapes_the_release_alone),
         cmocka_unit_test(a_claim_is_read_back_and_nothing_else_is_one),
