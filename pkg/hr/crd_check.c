@@ -28,6 +28,8 @@ static const char *const paths[] = {
     "status.attempt.generation",
     "status.attempt.failures",
     "status.attempt.notBefore",
+    "status.attempt.upgrades",
+    "status.attempt.windowStart",
     "status.source.revision",
     "status.source.digest",
     "status.source.resolvedAt",

@@ -88,6 +88,8 @@ static void read_status(const json_t *object, struct hr_status *ret)
     ret->attempt.generation = jsonx_int(attempt, "generation", 0);
     ret->attempt.failures = jsonx_int(attempt, "failures", 0);
     ret->attempt.not_before_ns = time_at(attempt, "notBefore");
+    ret->attempt.upgrades = jsonx_int(attempt, "upgrades", 0);
+    ret->attempt.window_ns = time_at(attempt, "windowStart");
     const json_t *source = json_object_get(status, "source");
     ret->source.revision = text_at(source, "revision");
     ret->source.digest = text_at(source, "digest");

@@ -87,6 +87,8 @@ struct hr_attempt {
     int64_t generation;  /* 0 if absent */
     int64_t failures;
     int64_t not_before_ns; /* INT64_MIN if null or absent */
+    int64_t upgrades;      /* revisions made for this generation since window_ns */
+    int64_t window_ns;     /* INT64_MIN if absent */
 };
 
 struct hr_source {

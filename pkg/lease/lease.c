@@ -39,10 +39,24 @@ int64_t lease_guard_ms(int64_t lease_ms)
     return min64(2000, lease_ms / 5);
 }
 
+static int64_t soft_ms(int64_t lease_ms)
+{
+    return lease_ms - lease_guard_ms(lease_ms) - lease_stop_ms(lease_ms);
+}
+
+int64_t lease_early_ms(int64_t lease_ms)
+{
+    int64_t slack_ms = lease_ms / 20; /* the heartbeat's own work, a slow machine */
+    return max64(0, lease_renew_ms(lease_ms) + 2 * lease_request_ms(lease_ms) + slack_ms - soft_ms(lease_ms));
+}
+
 bool lease_timing_holds(int64_t lease_ms)
 {
-    return lease_renew_ms(lease_ms) + lease_request_ms(lease_ms) + lease_stop_ms(lease_ms) + lease_guard_ms(lease_ms) <
-           lease_ms;
+    int64_t renew_ms = lease_renew_ms(lease_ms);
+    int64_t request_ms = lease_request_ms(lease_ms);
+    int64_t early_ms = lease_early_ms(lease_ms);
+    return renew_ms + request_ms < soft_ms(lease_ms) && early_ms < renew_ms &&
+           renew_ms - early_ms + 2 * request_ms < soft_ms(lease_ms);
 }
 
 struct lease_deadlines lease_deadlines_of(struct mono grant, int64_t lease_ms)
@@ -250,6 +264,13 @@ bool lease_is_mine(const json_t *object, const char *holder, int64_t epoch, cons
            json_is_string(json_object_get(released, "lastTransitionTime"));
 }
 
+/* The same instant, to the second; the text itself is what later JSON Patches test. */
+static bool echoes_stamp(const json_t *released, const struct lease_grant *g)
+{
+    int64_t ns = 0;
+    return rfc3339_parse(jsonx_str(released, "lastTransitionTime", ""), &ns) && ns / NS_PER_SEC == g->stamp_ns / NS_PER_SEC;
+}
+
 enum err_kind lease_check_echo(const json_t *reply, const struct lease_grant *g, struct err *err)
 {
     const char *dropped = NULL;
@@ -265,6 +286,8 @@ enum err_kind lease_check_echo(const json_t *reply, const struct lease_grant *g,
         dropped = "status.observedGeneration";
     } else if (released == NULL || !text_eq(jsonx_str(released, "status", ""), "Unknown")) {
         dropped = "status.conditions[Released]";
+    } else if (!echoes_stamp(released, g)) {
+        dropped = "status.conditions[Released].lastTransitionTime";
     } else if (hr_conditions_find(conditions, "Ready", NULL) == NULL) {
         dropped = "status.conditions[Ready]";
     } else if (jsonx_int(released, "observedGeneration", -1) < 0) {

@@ -28,6 +28,9 @@ int64_t lease_renew_ms(int64_t lease_ms);
 int64_t lease_request_ms(int64_t lease_ms);
 int64_t lease_stop_ms(int64_t lease_ms);
 int64_t lease_guard_ms(int64_t lease_ms);
+/* A renewal goes out this much before it is due if another's does: it may have to wait for that one's answer, and then for a
+ * slow one of its own round, and must still be known before the soft deadline (asserted as well). Below lease_renew_ms. */
+int64_t lease_early_ms(int64_t lease_ms);
 bool lease_timing_holds(int64_t lease_ms);
 
 /* The last instants for a holder whose last confirmed grant was SENT at grant (a grant counts from before its request). */

@@ -1,8 +1,10 @@
 /* The heartbeat: one thread renews all held locks, and a second one, which does no I/O and so can never be late for it,
  * owns their deadlines (docs/lock.md 4).
  *
- * renew  a third of the lease after the last confirmed grant: all locks that are due go out together, each on its own
- *        connection and with its own deadline, so that one slow reply cannot starve the others.
+ * renew  a third of the lease after the last confirmed grant, in rounds: all locks that are due go out together, each on its
+ *        own connection. A round ends with its slowest request, so locks that are nearly due go along (lease_early_ms), and
+ *        the object of a renewal that failed is read back in the next round, not in this one: then one slow reply costs the
+ *        others at most a request's time, for which the lease has room.
  * soft   too late for another renewal: SIGINT to helm, which then notes "failed" by itself.
  * hard   expiry - guard: SIGKILL, the lock counts as lost. */
 #include <signal.h>
@@ -15,12 +17,12 @@
 
 /* Locks renewed in one go; more go in the next round, at once. Workers are at most 64. */
 #define RENEW_BATCH 64
-/* After a renewal that had no answer or a 5xx: the next try comes this much later. */
+/* After a renewal that failed and a look at the object: the next try comes this much later. */
 #define RENEW_PAUSE_MS 250
 
 struct renewal {
     struct held *held; /* its turn is taken: it cannot go away */
-    json_t *body;
+    json_t *body;      /* NULL: this is a look at the object, after a renewal that failed */
     int64_t stamp_ns;
     struct mono sent;
     struct kube_request request;
@@ -52,10 +54,15 @@ void locks_interrupt_all(struct locks *l)
     }
 }
 
+static bool renewable(const struct held *h)
+{
+    return !h->lost && !h->unlocked && !h->turn_taken;
+}
+
 static struct mono renewal_due(const struct held *h, int64_t lease_ms)
 {
-    if (h->renew_now) {
-        return h->granted;
+    if (h->renew_now || h->look_first) {
+        return h->renew_after; /* zero if nothing has failed */
     }
     struct mono due = lease_deadlines_of(h->granted, lease_ms).renew;
     return mono_before(due, h->renew_after) ? h->renew_after : due;
@@ -87,44 +94,76 @@ static struct mono enforce_locked(struct locks *l, struct mono now)
     return next;
 }
 
-/* Take the turn of each lock that is due and make its request. */
+/* When is the next renewal due? */
+static struct mono next_renewal_locked(struct locks *l)
+{
+    mtx_must_hold(&l->lock);
+    struct mono next = MONO_NEVER;
+    for (struct held *h = l->first; h != NULL; h = h->next) {
+        if (renewable(h)) {
+            next = mono_min(next, renewal_due(h, l->options.lease_ms));
+        }
+    }
+    return next;
+}
+
+static struct kube_request request_of(const struct held *h, struct mono now, json_t *body)
+{
+    int64_t lease_ms = h->locks->options.lease_ms;
+    struct mono hard = lease_deadlines_of(h->granted, lease_ms).hard;
+    struct kube_request req = {.method = "GET",
+                               .gvr = &KUBE_HELMRELEASES,
+                               .ns = h->ns,
+                               .name = h->name,
+                               .deadline = mono_min(hard, mono_add_ms(now, lease_request_ms(lease_ms)))};
+    if (body != NULL) {
+        req.method = "PATCH";
+        req.subresource = "status";
+        req.query = "fieldManager=belay";
+        req.body = body;
+        req.content_type = KUBE_JSON_PATCH;
+    }
+    return req;
+}
+
+/* What the next round does for h; false if the lock is lost. */
+static bool renewal_of_locked(struct held *h, struct mono now, struct srvtime now_srv, struct renewal *ret)
+{
+    struct lease_grant grant = held_grant(h);
+    grant.stamp_ns = lease_stamp_ns(now_srv, h->stamp_ns + NS_PER_SEC);
+    json_t *body = h->look_first ? NULL : lease_renew_patch(h->object, &grant);
+    if (body == NULL && !h->look_first) {
+        held_lose_locked(h, "the object does not show it as ours any more");
+        return false;
+    }
+    if (body != NULL) {
+        held_note_try_locked(h, now, grant.stamp_ns);
+    }
+    *ret = (struct renewal){.held = h,
+                            .body = body,
+                            .stamp_ns = grant.stamp_ns,
+                            .sent = now,
+                            .request = request_of(h, now, body)};
+    return true;
+}
+
+/* If a lock is due: take its turn, and those of the others that go along, and make their requests. */
 static size_t collect_locked(struct locks *l, struct mono now, struct renewal *batch)
 {
     mtx_must_hold(&l->lock);
     struct srvtime now_srv;
-    if (!kube_server_time(l->options.kube, &now_srv)) {
+    if (mono_before(now, next_renewal_locked(l)) || !kube_server_time(l->options.kube, &now_srv)) {
         return 0;
     }
+    struct mono ahead = mono_add_ms(now, lease_early_ms(l->options.lease_ms));
     size_t n = 0;
     for (struct held *h = l->first; h != NULL && n < RENEW_BATCH; h = h->next) {
-        bool due = !h->lost && !h->unlocked && !h->turn_taken && !mono_before(now, renewal_due(h, l->options.lease_ms));
-        if (!due) {
-            continue;
+        bool goes = renewable(h) && !mono_before(ahead, renewal_due(h, l->options.lease_ms)) &&
+                    !mono_before(now, h->renew_after);
+        if (goes && renewal_of_locked(h, now, now_srv, &batch[n])) {
+            h->turn_taken = true;
+            n++;
         }
-        struct lease_grant grant = held_grant(h);
-        grant.stamp_ns = lease_stamp_ns(now_srv, h->stamp_ns + NS_PER_SEC);
-        json_t *body = lease_renew_patch(h->object, &grant);
-        if (body == NULL) {
-            held_lose_locked(h, "the object does not show it as ours any more");
-            continue;
-        }
-        h->turn_taken = true;
-        struct mono hard = lease_deadlines_of(h->granted, l->options.lease_ms).hard;
-        batch[n++] = (struct renewal){
-            .held = h,
-            .body = body,
-            .stamp_ns = grant.stamp_ns,
-            .sent = now,
-            .request = {.method = "PATCH",
-                        .gvr = &KUBE_HELMRELEASES,
-                        .ns = h->ns,
-                        .name = h->name,
-                        .subresource = "status",
-                        .query = "fieldManager=belay",
-                        .body = body,
-                        .content_type = KUBE_JSON_PATCH,
-                        .deadline = mono_min(hard, mono_add_ms(now, lease_request_ms(l->options.lease_ms)))},
-        };
     }
     return n;
 }
@@ -140,59 +179,56 @@ static void settle_success(struct renewal *r, struct kube_call *call)
     }
 }
 
-/* A renewal was refused, or its outcome is unknown, and look has read the object back. */
-static void settle_failure(struct renewal *r, const struct err *failure, struct kube_call *look)
+/* A renewal was refused, or its outcome is unknown: that says too little. */
+static void settle_failure(struct renewal *r, const struct kube_call *call)
+{
+    struct held *h = r->held;
+    metrics_add(h->locks->options.metrics, METRICS_LOCK_UNKNOWN, call->result == ERR_UNKNOWN_OUTCOME ? 1 : 0);
+    log_debug("heartbeat", "renewal failed, looking", LOG_S("ns", h->ns), LOG_S("name", h->name),
+              LOG_S("err", call->err.msg));
+    MTX_GUARD(&h->locks->lock);
+    h->look_first = true;
+    h->renew_after = (struct mono){0};
+}
+
+/* The object was read back, or could not be. If it is ours still, or nothing was learned (an edit moved the conditions, or the
+ * server hiccuped), the renewal is tried again until the deadline. */
+static void settle_look(struct renewal *r, const struct kube_call *call)
 {
     struct held *h = r->held;
     struct locks *l = h->locks;
-    bool gone = look->result == ERR_NOT_FOUND;
-    if (look->result == ERR_NONE) {
-        held_note_object(h, look->reply.object);
-        gone = !lease_is_mine(look->reply.object, l->identity, h->epoch, NULL);
+    bool gone = call->result == ERR_NOT_FOUND;
+    if (call->result == ERR_NONE) {
+        held_note_object(h, call->reply.object);
+        gone = !lease_is_mine(call->reply.object, l->identity, h->epoch, NULL);
     }
     MTX_GUARD(&l->lock);
     if (gone) {
-        held_lose_locked(h, failure->msg);
-        return;
+        held_lose_locked(h, call->result == ERR_NOT_FOUND ? "the object is gone" : "the lock is not ours any more");
     }
-    /* Ours still, or nothing learned: an edit moved the conditions, or the server hiccuped. Tried again until the deadline. */
+    h->look_first = false;
     h->renew_after = mono_add_ms(clock_mono(l->options.clock), RENEW_PAUSE_MS);
-    log_debug("heartbeat", "renewal failed, trying again", LOG_S("ns", h->ns), LOG_S("name", h->name),
-              LOG_S("err", failure->msg));
 }
 
-/* Read all objects back whose renewal failed, at once, then settle each. */
-static void settle_failures(struct locks *l, struct renewal *batch, struct kube_call *calls, size_t n)
+static void settle(struct renewal *r, struct kube_call *call)
 {
-    struct renewal *failed[RENEW_BATCH];
-    struct err failures[RENEW_BATCH];
-    struct kube_request gets[RENEW_BATCH];
-    struct kube_call looks[RENEW_BATCH] = {0};
-    size_t count = 0;
-    struct mono deadline = mono_add_ms(clock_mono(l->options.clock), lease_request_ms(l->options.lease_ms));
-    for (size_t i = 0; i < n; i++) {
-        if (calls[i].result == ERR_NONE) {
-            continue;
-        }
-        metrics_add(l->options.metrics, METRICS_LOCK_UNKNOWN, calls[i].result == ERR_UNKNOWN_OUTCOME ? 1 : 0);
-        struct held *h = batch[i].held;
-        gets[count] = (struct kube_request){
-            .method = "GET", .gvr = &KUBE_HELMRELEASES, .ns = h->ns, .name = h->name, .deadline = deadline};
-        looks[count].request = &gets[count];
-        failed[count] = &batch[i];
-        failures[count] = calls[i].err;
-        count++;
+    if (call->result == ERR_NONE && !json_is_object(call->reply.object)) {
+        /* Something on the way has eaten the object: nothing is known. */
+        kube_reply_release(&call->reply);
+        call->result = err_set(&call->err, ERR_UNKNOWN_OUTCOME, "the server's reply holds no object");
     }
-    if (count == 0) {
-        return;
+    if (r->body == NULL) {
+        settle_look(r, call);
+    } else if (call->result == ERR_NONE) {
+        settle_success(r, call);
+    } else {
+        settle_failure(r, call);
     }
-    kube_do_many(l->options.kube, looks, count);
-    for (size_t i = 0; i < count; i++) {
-        settle_failure(failed[i], &failures[i], &looks[i]);
-        if (looks[i].result == ERR_NONE) {
-            kube_reply_release(&looks[i].reply);
-        }
+    if (call->result == ERR_NONE) {
+        kube_reply_release(&call->reply);
     }
+    json_decref(r->body);
+    held_give_turn(r->held);
 }
 
 static void renew_batch(struct locks *l, struct renewal *batch, size_t n)
@@ -203,29 +239,8 @@ static void renew_batch(struct locks *l, struct renewal *batch, size_t n)
     }
     kube_do_many(l->options.kube, calls, n);
     for (size_t i = 0; i < n; i++) {
-        if (calls[i].result == ERR_NONE) {
-            settle_success(&batch[i], &calls[i]);
-            kube_reply_release(&calls[i].reply);
-        }
+        settle(&batch[i], &calls[i]);
     }
-    settle_failures(l, batch, calls, n);
-    for (size_t i = 0; i < n; i++) {
-        json_decref(batch[i].body);
-        held_give_turn(batch[i].held);
-    }
-}
-
-/* When is the next renewal due? */
-static struct mono next_renewal_locked(struct locks *l)
-{
-    mtx_must_hold(&l->lock);
-    struct mono next = MONO_NEVER;
-    for (struct held *h = l->first; h != NULL; h = h->next) {
-        if (!h->lost && !h->unlocked && !h->turn_taken) {
-            next = mono_min(next, renewal_due(h, l->options.lease_ms));
-        }
-    }
-    return next;
 }
 
 void locks_run(struct locks *l)

@@ -11,8 +11,14 @@
 #include "base/text.h"
 #include "jsonx/jsonx.h"
 
-/* A write that ends in a conflict is decided anew each time; this only bounds a fault that we did not think of. */
-#define WRITE_TRIES_MAX 20
+/* A write that ends in a conflict is decided anew each time, for as long as the lock is ours: another client's edits may come
+ * fast. This only bounds a fault that we did not think of. */
+#define WRITE_TRIES_MAX 1000
+/* Between tries while the server or the way to it is in trouble; it grows by as much each time. */
+#define WRITE_PAUSE_MS     100
+#define WRITE_PAUSE_MAX_MS 1000
+/* A finalizer's JSON Patch is not starved by edits; one that is refused this often is refused for good. */
+#define FINALIZER_TRIES_MAX 20
 
 struct locks *locks_new(const struct locks_options *options)
 {
@@ -84,6 +90,7 @@ static struct held *held_new(struct locks *l, const struct lease_grant *grant, s
     h->generation = jsonx_int(object, "status.observedGeneration", -1);
     h->granted = sent;
     h->acquired = sent;
+    h->tried_stamp_ns = INT64_MIN;
     h->object = json_incref((json_t *)object);
     cancel_init(&h->cancel);
     cond_init(&h->turn_free);
@@ -180,6 +187,28 @@ static struct kube_request status_request(const struct held *h, const json_t *bo
                                  .deadline = mono_min(mono_add_ms(now, lease_request_ms(l->options.lease_ms)), hard)};
 }
 
+/* A 2xx without an object says nothing: something on the way has eaten it. */
+static enum err_kind refuse_empty(enum err_kind kind, struct err *err)
+{
+    return err_set(err, kind, "the server's reply holds no object");
+}
+
+/* A PATCH; ERR_NONE only with the new object in *ret. */
+static enum err_kind patch(struct locks *l, const struct kube_request *req, struct kube_reply *ret, struct err *err)
+{
+    struct kube_reply reply = KUBE_REPLY_INIT;
+    enum err_kind kind = kube_do(l->options.kube, req, &reply, err);
+    if (kind != ERR_NONE) {
+        return kind;
+    }
+    if (!json_is_object(reply.object)) {
+        kube_reply_release(&reply);
+        return refuse_empty(ERR_UNKNOWN_OUTCOME, err);
+    }
+    *ret = reply;
+    return ERR_NONE;
+}
+
 /* GET afresh (a quorum read), after an answer that said too little. */
 static enum err_kind read_back(struct locks *l, const char *ns, const char *name, json_t **ret, struct err *err)
 {
@@ -187,6 +216,10 @@ static enum err_kind read_back(struct locks *l, const char *ns, const char *name
     struct kube_reply reply = KUBE_REPLY_INIT;
     if (kube_get(l->options.kube, &KUBE_HELMRELEASES, ns, name, deadline, NULL, &reply, err)) {
         return err_wrap(err, "read %s/%s back", ns, name);
+    }
+    if (!json_is_object(reply.object)) {
+        kube_reply_release(&reply);
+        return refuse_empty(ERR_UNAVAILABLE, err);
     }
     *ret = json_incref(reply.object);
     kube_reply_release(&reply);
@@ -239,7 +272,7 @@ static enum err_kind send_acquire(struct locks *l, const json_t *object, struct 
                                .deadline = mono_add_ms(now, lease_request_ms(l->options.lease_ms))};
     /* The holder's lease counts from the reading that made the stamp, not from just before the send. */
     struct kube_reply reply = KUBE_REPLY_INIT;
-    switch (kube_do(l->options.kube, &req, &reply, err)) {
+    switch (patch(l, &req, &reply, err)) {
     case ERR_NONE:
         *ret = json_incref(reply.object);
         a->grant.stamp_ns = reply.have_date && reply.date_ns > a->grant.stamp_ns ? INT64_MIN : a->grant.stamp_ns;
@@ -255,14 +288,17 @@ static enum err_kind send_acquire(struct locks *l, const json_t *object, struct 
     }
 }
 
-/* The API server kept only a part of the lock: put the conditions back, so that nobody waits for a lease that no one holds.
- * Best effort; the error that is reported is the dropped field. */
+/* The API server kept only a part of the lock: put the conditions back, so that nobody waits for a lease that no one holds, and
+ * observedGeneration, which would call a generation done that nobody has looked at. The epoch stays where it is: it never
+ * falls. Best effort; the error that is reported is the dropped field. */
 static void undo_half_lock(struct locks *l, const json_t *before, const json_t *reply)
 {
     json_t *conditions = jsonx_at(before, "status.conditions");
+    json_t *observed = jsonx_at(before, "status.observedGeneration");
     _cleanup_json_ json_t *body =
-        json_pack("{s:{s:s},s:{s:o}}", "metadata", "resourceVersion", jsonx_str(reply, "metadata.resourceVersion", ""),
-                  "status", "conditions", json_is_array(conditions) ? json_incref(conditions) : json_array());
+        json_pack("{s:{s:s},s:{s:o,s:o}}", "metadata", "resourceVersion", jsonx_str(reply, "metadata.resourceVersion", ""),
+                  "status", "conditions", json_is_array(conditions) ? json_incref(conditions) : json_array(),
+                  "observedGeneration", observed != NULL ? json_incref(observed) : json_null());
     must(body != NULL);
     struct kube_request req = {.method = "PATCH",
                                .gvr = &KUBE_HELMRELEASES,
@@ -407,10 +443,12 @@ void held_set_child(struct held *h, struct child *child)
     struct locks *l = h->locks;
     MTX_GUARD(&l->lock);
     h->child = child;
+    h->soft_done = false;
     if (child != NULL && (h->lost || l->interrupt_all)) {
         h->interrupted = true;
         proc_signal(l->options.proc, child, h->lost ? SIGKILL : SIGINT);
     }
+    cond_broadcast(&l->changed); /* it may have come after the soft deadline */
 }
 
 bool held_was_interrupted(struct held *h)
@@ -439,11 +477,41 @@ void held_give_turn(struct held *h)
     cond_broadcast(&h->locks->changed);
 }
 
+/* A stamp of ours that was written without an answer and now stands in the object: a grant from its sending on. No later
+ * grant may use a stamp that stands there already, whoever told us of it. */
+static void note_stamp_locked(struct held *h, const json_t *object)
+{
+    const json_t *released = hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
+    int64_t stamp_ns = INT64_MIN;
+    if (!lease_is_mine(object, h->locks->identity, h->epoch, NULL) ||
+        !rfc3339_parse(jsonx_str(released, "lastTransitionTime", ""), &stamp_ns)) {
+        return;
+    }
+    if (stamp_ns == h->tried_stamp_ns && mono_before(h->granted, h->tried)) {
+        h->granted = h->tried;
+    }
+    if (stamp_ns > h->stamp_ns) {
+        h->stamp_ns = stamp_ns;
+    }
+}
+
 void held_note_object(struct held *h, json_t *object)
 {
     MTX_GUARD(&h->locks->lock);
     json_decref(h->object);
     h->object = json_incref(object);
+    h->look_first = false;
+    note_stamp_locked(h, object);
+}
+
+void held_note_try_locked(struct held *h, struct mono sent, int64_t stamp_ns)
+{
+    mtx_must_hold(&h->locks->lock);
+    /* The same stamp once more, the first time without an answer: if it stands there, it may be the first one's. */
+    if (stamp_ns != h->tried_stamp_ns) {
+        h->tried = sent;
+    }
+    h->tried_stamp_ns = stamp_ns;
 }
 
 void held_note_grant(struct held *h, struct mono sent, int64_t stamp_ns)
@@ -452,6 +520,7 @@ void held_note_grant(struct held *h, struct mono sent, int64_t stamp_ns)
     h->granted = sent;
     h->stamp_ns = stamp_ns;
     h->renew_now = false;
+    h->soft_done = false;
 }
 
 static bool still_in_time(struct held *h)
@@ -459,9 +528,45 @@ static bool still_in_time(struct held *h)
     return !held_is_lost(h) && mono_before(clock_mono(h->locks->options.clock), held_deadline(h));
 }
 
-/* Look again after a conflict or an unknown outcome. ERR_NONE: the lock is still ours and h->object is fresh.
- * ret_done: the object shows that our unlocking PATCH was carried out. */
-static enum err_kind look_again(struct held *h, bool unlocking, bool *ret_done, struct err *err)
+struct write {
+    held_build build;
+    void *ctx;
+    bool unlocking;
+    bool minimal;
+    json_t *unknown; /* the Released conditions of results that got no answer: any of them may stand there */
+};
+
+/* Keep what a result said, to know it again if it was carried out after all. */
+static void remember_unknown(struct write *w, const json_t *body)
+{
+    json_t *released = hr_conditions_find(jsonx_at(body, "status.conditions"), "Released", NULL);
+    must(released != NULL);
+    must(json_array_append(w->unknown, released) == 0);
+}
+
+/* Does fresh show a result of ours? Holder and epoch alone say nothing: a hand that unlocks leaves them as they are. */
+static bool shows_our_result(const struct write *w, const json_t *fresh)
+{
+    static const char *const compared[] = {"status", "reason", "message", "lastTransitionTime"};
+    const json_t *there = hr_conditions_find(jsonx_at(fresh, "status.conditions"), "Released", NULL);
+    size_t i;
+    const json_t *ours;
+    json_array_foreach(w->unknown, i, ours)
+    {
+        bool same = true;
+        for (size_t k = 0; k < sizeof(compared) / sizeof(compared[0]); k++) {
+            same = same && text_eq(jsonx_str(there, compared[k], ""), jsonx_str(ours, compared[k], ""));
+        }
+        if (same) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Look again after a conflict or an unknown outcome. ERR_NONE: the lock is still ours and h->object is fresh, or (*ret_done)
+ * the object shows that a result of w (NULL: none) was carried out. */
+static enum err_kind look_again(struct held *h, const struct write *w, bool *ret_done, struct err *err)
 {
     json_t *fresh = NULL;
     *ret_done = false;
@@ -470,27 +575,17 @@ static enum err_kind look_again(struct held *h, bool unlocking, bool *ret_done, 
     }
     const char *holder = h->locks->identity;
     bool mine = lease_is_mine(fresh, holder, h->epoch, NULL);
-    bool ours_unlocked = unlocking && text_eq(jsonx_str(fresh, "status.lease.holderIdentity", ""), holder) &&
-                         jsonx_int(fresh, "status.lease.leaseTransitions", 0) == h->epoch;
+    bool same_epoch = text_eq(jsonx_str(fresh, "status.lease.holderIdentity", ""), holder) &&
+                      jsonx_int(fresh, "status.lease.leaseTransitions", 0) == h->epoch;
+    *ret_done = !mine && same_epoch && w != NULL && shows_our_result(w, fresh);
     held_note_object(h, fresh);
     json_decref(fresh);
-    if (mine) {
-        return ERR_NONE;
-    }
-    if (ours_unlocked) {
-        *ret_done = true;
+    if (mine || *ret_done) {
         return ERR_NONE;
     }
     return err_set(err, ERR_LEASE_LOST, "the lock on %s/%s (epoch %lld) is not ours any more", h->ns, h->name,
                    (long long)h->epoch);
 }
-
-struct write {
-    held_build build;
-    void *ctx;
-    bool unlocking;
-    bool minimal;
-};
 
 /* The merge patch for one try, and the stamp that it writes. */
 static json_t *build_write(struct held *h, const struct write *w, const json_t *object, int64_t *ret_stamp_ns)
@@ -520,27 +615,56 @@ static json_t *build_write(struct held *h, const struct write *w, const json_t *
 }
 
 /* One try. ERR_NONE: done. CONFLICT or UNKNOWN_OUTCOME: look again. */
-static enum err_kind try_write(struct held *h, const struct write *w, struct err *err)
+static enum err_kind try_write(struct held *h, struct write *w, struct err *err)
 {
+    struct locks *l = h->locks;
     _cleanup_json_ json_t *object = held_object(h);
     int64_t stamp_ns = 0;
-    struct mono sent = clock_mono(h->locks->options.clock);
+    struct mono sent = clock_mono(l->options.clock);
     _cleanup_json_ json_t *body = build_write(h, w, object, &stamp_ns);
+    bool grants = !w->unlocking && stamp_ns > h->stamp_ns;
+    if (grants) {
+        MTX_GUARD(&l->lock);
+        held_note_try_locked(h, sent, stamp_ns);
+    }
     struct kube_request req = status_request(h, body, KUBE_MERGE_PATCH);
     struct kube_reply reply = KUBE_REPLY_INIT;
-    if (kube_do(h->locks->options.kube, &req, &reply, err)) {
-        return err->kind;
+    enum err_kind kind = patch(l, &req, &reply, err);
+    if (kind == ERR_UNKNOWN_OUTCOME && w->unlocking) {
+        remember_unknown(w, body);
+    }
+    if (kind != ERR_NONE) {
+        return kind;
     }
     held_note_object(h, reply.object);
-    if (!w->unlocking && stamp_ns > h->stamp_ns) {
+    if (grants) {
         held_note_grant(h, sent, stamp_ns);
+        if (reply.have_date && reply.date_ns > stamp_ns) {
+            locks_renew_now(h);
+        }
     }
     kube_reply_release(&reply);
     return ERR_NONE;
 }
 
+/* May the write be tried again after this? */
+static bool may_pass(enum err_kind kind)
+{
+    return kind == ERR_CONFLICT || kind == ERR_UNKNOWN_OUTCOME || kind == ERR_THROTTLED || kind == ERR_UNAVAILABLE ||
+           kind == ERR_TIMEOUT || kind == ERR_DENIED;
+}
+
+static void pause_after(struct held *h, int tries)
+{
+    struct clock *clock = h->locks->options.clock;
+    int64_t ms = WRITE_PAUSE_MS * (int64_t)(tries + 1);
+    ms = ms < WRITE_PAUSE_MAX_MS ? ms : WRITE_PAUSE_MAX_MS;
+    (void)clock_sleep_until(clock, mono_min(mono_add_ms(clock_mono(clock), ms), held_deadline(h)), NULL);
+}
+
 static enum err_kind write_until_settled(struct held *h, struct write *w, struct err *err)
 {
+    int pauses = 0;
     for (int tries = 0; tries < WRITE_TRIES_MAX; tries++) {
         if (!still_in_time(h)) {
             return err_set(err, ERR_LEASE_LOST, "the lease on %s/%s (epoch %lld) is out", h->ns, h->name,
@@ -554,21 +678,19 @@ static enum err_kind write_until_settled(struct held *h, struct write *w, struct
             w->minimal = true; /* an over-long or refused message must never keep the lock */
             continue;
         }
-        if (kind == ERR_UNKNOWN_OUTCOME) {
-            metrics_add(h->locks->options.metrics, METRICS_LOCK_UNKNOWN, 1);
-        } else if (kind == ERR_NOT_FOUND) {
+        if (kind == ERR_NOT_FOUND) {
             return err_set(err, ERR_LEASE_LOST, "%s/%s is gone", h->ns, h->name);
-        } else if (kind != ERR_CONFLICT && kind != ERR_THROTTLED && kind != ERR_UNAVAILABLE && kind != ERR_DENIED) {
+        }
+        if (!may_pass(kind)) {
             return kind;
         }
+        metrics_add(h->locks->options.metrics, METRICS_LOCK_UNKNOWN, kind == ERR_UNKNOWN_OUTCOME ? 1 : 0);
         if (kind != ERR_CONFLICT) {
-            /* The server or the way to it is in trouble: a short pause, so that the tries reach over a hiccup. */
-            (void)clock_sleep_until(h->locks->options.clock,
-                                    mono_add_ms(clock_mono(h->locks->options.clock), 100 + 50 * tries), NULL);
+            pause_after(h, pauses++); /* so that the tries reach over a hiccup */
         }
         bool done = false;
         struct err look = ERR_INIT;
-        enum err_kind looked = look_again(h, w->unlocking, &done, &look);
+        enum err_kind looked = look_again(h, w, &done, &look);
         if (done) {
             return ERR_NONE;
         }
@@ -583,8 +705,11 @@ static enum err_kind write_until_settled(struct held *h, struct write *w, struct
 static enum err_kind write_in_turn(struct held *h, struct write *w, struct err *err)
 {
     struct err tried = ERR_INIT;
+    w->unknown = json_array();
+    must(w->unknown != NULL);
     held_take_turn(h);
     enum err_kind kind = write_until_settled(h, w, &tried);
+    json_decref(w->unknown);
     if (kind == ERR_NONE && w->unlocking) {
         MTX_GUARD(&h->locks->lock);
         h->unlocked = true;
@@ -614,8 +739,17 @@ enum err_kind held_unlock(struct held *h, held_build build, void *ctx, struct er
 
 /* ---- finalizer ---- */
 
-/* The patch, or NULL if there is nothing to change. */
-static json_t *finalizer_patch(const json_t *object, const char *finalizer, bool add)
+static void add_op(json_t *ops, const char *op, const char *path, json_t *value)
+{
+    json_t *entry = json_pack("{s:s,s:s}", "op", op, "path", path);
+    must(entry != NULL);
+    must(value == NULL || json_object_set_new(entry, "value", value) == 0);
+    must(json_array_append_new(ops, entry) == 0);
+}
+
+/* The patch, or NULL if there is nothing to change. It tests that this is the same object and that the lock on it is ours, for
+ * it may reach the server late; and what it replaces, or it would undo another controller's finalizer. */
+static json_t *finalizer_patch(const struct held *h, const json_t *object, const char *finalizer, bool add)
 {
     const json_t *list = jsonx_at(object, "metadata.finalizers");
     size_t i = 0;
@@ -626,41 +760,58 @@ static json_t *finalizer_patch(const json_t *object, const char *finalizer, bool
     if ((i < n) == add) {
         return NULL;
     }
-    if (add) {
-        return n != 0 ? json_pack("[{s:s,s:s,s:s}]", "op", "add", "path", "/metadata/finalizers/-", "value", finalizer)
-                      : json_pack("[{s:s,s:s,s:s},{s:s,s:s,s:[s]}]", "op", "test", "path", "/metadata/uid", "value",
-                                  jsonx_str(object, "metadata.uid", ""), "op", "add", "path", "/metadata/finalizers",
-                                  "value", finalizer);
+    json_t *ops = json_array();
+    must(ops != NULL);
+    add_op(ops, "test", "/metadata/uid", json_string(jsonx_str(object, "metadata.uid", "")));
+    add_op(ops, "test", "/status/lease/holderIdentity", json_string(h->locks->identity));
+    add_op(ops, "test", "/status/lease/leaseTransitions", json_integer(h->epoch));
+    if (!add) {
+        char path[64];
+        (void)snprintf(path, sizeof(path), "/metadata/finalizers/%zu", i);
+        add_op(ops, "test", path, json_string(finalizer));
+        add_op(ops, "remove", path, NULL);
+    } else if (n != 0) {
+        add_op(ops, "add", "/metadata/finalizers/-", json_string(finalizer));
+    } else {
+        /* A list that came meanwhile is not to be replaced: null is what a missing member tests as. */
+        add_op(ops, "test", "/metadata/finalizers", json_null());
+        add_op(ops, "add", "/metadata/finalizers", json_pack("[s]", finalizer));
     }
-    char path[64];
-    (void)snprintf(path, sizeof(path), "/metadata/finalizers/%zu", i);
-    return json_pack("[{s:s,s:s,s:s},{s:s,s:s}]", "op", "test", "path", path, "value", finalizer, "op", "remove", "path",
-                     path);
+    return ops;
+}
+
+/* One try; ERR_NONE: it is as wanted. */
+static enum err_kind try_finalizer(struct held *h, const char *finalizer, bool add, struct err *err)
+{
+    _cleanup_json_ json_t *object = held_object(h);
+    _cleanup_json_ json_t *body = finalizer_patch(h, object, finalizer, add);
+    if (body == NULL) {
+        return ERR_NONE;
+    }
+    struct kube_request req = status_request(h, body, KUBE_JSON_PATCH);
+    req.subresource = NULL;
+    struct kube_reply reply = KUBE_REPLY_INIT;
+    enum err_kind kind = patch(h->locks, &req, &reply, err);
+    if (kind == ERR_NONE) {
+        held_note_object(h, reply.object);
+        kube_reply_release(&reply);
+    }
+    return kind;
 }
 
 static enum err_kind edit_finalizer(struct held *h, const char *finalizer, bool add, struct err *err)
 {
-    for (int tries = 0; tries < WRITE_TRIES_MAX && still_in_time(h); tries++) {
-        _cleanup_json_ json_t *object = held_object(h);
-        _cleanup_json_ json_t *body = finalizer_patch(object, finalizer, add);
-        if (body == NULL) {
+    for (int tries = 0; tries < FINALIZER_TRIES_MAX && still_in_time(h); tries++) {
+        enum err_kind kind = try_finalizer(h, finalizer, add, err);
+        if (kind == ERR_NONE || (kind == ERR_NOT_FOUND && !add)) {
             return ERR_NONE;
         }
-        struct kube_request req = status_request(h, body, KUBE_JSON_PATCH);
-        req.subresource = NULL;
-        struct kube_reply reply = KUBE_REPLY_INIT;
-        enum err_kind kind = kube_do(h->locks->options.kube, &req, &reply, err);
-        if (kind == ERR_NONE) {
-            held_note_object(h, reply.object);
-            kube_reply_release(&reply);
-            return ERR_NONE;
-        }
-        if (!add && kind == ERR_NOT_FOUND) {
-            return ERR_NONE;
+        if (kind != ERR_INVALID && kind != ERR_CONFLICT) { /* INVALID: as a rule a test that failed, so look and go on */
+            pause_after(h, tries);
         }
         bool done = false;
         struct err look = ERR_INIT;
-        enum err_kind looked = look_again(h, false, &done, &look);
+        enum err_kind looked = look_again(h, NULL, &done, &look);
         if (looked == ERR_NOT_FOUND && !add) {
             return ERR_NONE;
         }
@@ -680,14 +831,17 @@ static enum err_kind edit_finalizer_in_turn(struct held *h, const char *finalize
     struct err tried = ERR_INIT;
     held_take_turn(h);
     enum err_kind kind = edit_finalizer(h, finalizer, add, &tried);
-    if (kind != ERR_NONE) {
-        *err = tried;
-    }
     if (kind == ERR_NONE && !add) {
         MTX_GUARD(&h->locks->lock);
         h->unlocked = true;
     }
     held_give_turn(h);
+    if (kind != ERR_NONE) {
+        *err = tried;
+    }
+    if (kind == ERR_LEASE_LOST) {
+        held_lose(h, tried.msg);
+    }
     return kind;
 }
 

@@ -16,8 +16,11 @@ struct held {
     struct held *next; /* guarded by locks->lock, as is all below */
     json_t *object;    /* newest version; replaced, never changed */
     struct mono granted;   /* send time of the last confirmed grant */
-    int64_t stamp_ns;      /* of that grant */
+    int64_t stamp_ns;      /* the newest stamp of ours that is known to stand there */
+    struct mono tried;     /* send time of the last write that stamped, and the stamp (INT64_MIN: none): if it stands there */
+    int64_t tried_stamp_ns; /* after all, it was a grant */
     bool renew_now;        /* the stamp was behind the server's own Date */
+    bool look_first;       /* the last renewal failed: read the object before the next */
     struct child *child;
     bool lost, unlocked, interrupted, soft_done;
     bool turn_taken; /* somebody's write is on the wire */
@@ -40,6 +43,7 @@ void held_lose_locked(struct held *h, const char *why);
 void held_take_turn(struct held *h);
 void held_give_turn(struct held *h);
 void held_note_object(struct held *h, json_t *object);
+void held_note_try_locked(struct held *h, struct mono sent, int64_t stamp_ns);
 void held_note_grant(struct held *h, struct mono sent, int64_t stamp_ns);
 void locks_renew_now(struct held *h);
 

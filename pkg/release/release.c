@@ -70,6 +70,16 @@ int64_t release_backoff_ms(int64_t failures)
     return ms < RELEASE_BACKOFF_MAX_MS ? ms : RELEASE_BACKOFF_MAX_MS;
 }
 
+bool release_count_upgrade(const struct hr *hr, struct srvtime server_now, int64_t *ret_upgrades, int64_t *ret_window_ns)
+{
+    const struct hr_attempt *a = &hr->status.attempt;
+    bool running = a->present && a->generation == hr->generation && a->window_ns != INT64_MIN &&
+                   a->window_ns <= server_now.latest_ns && server_now.earliest_ns < ns_add_ms(a->window_ns, RELEASE_WINDOW_MS);
+    *ret_upgrades = running ? a->upgrades + 1 : 1;
+    *ret_window_ns = running ? a->window_ns : server_now.latest_ns;
+    return *ret_upgrades <= RELEASE_UPGRADES_MAX;
+}
+
 /* Milliseconds until attempt.notBefore has certainly passed on the API server's clock; 0 = passed, or no back-off. */
 static int64_t backoff_left_ms(const struct release_question *q)
 {
@@ -81,7 +91,7 @@ static int64_t backoff_left_ms(const struct release_question *q)
         return 1000;
     }
     /* Nobody of ours writes a time that far ahead: a hand or a wrong clock did, and it must not hold the object for ever. */
-    if (attempt->not_before_ns > ns_add_ms(q->server_now.latest_ns, 2 * RELEASE_BACKOFF_MAX_MS)) {
+    if (attempt->not_before_ns > ns_add_ms(q->server_now.latest_ns, 2 * RELEASE_WINDOW_MS)) {
         return 0;
     }
     if (q->server_now.earliest_ns >= attempt->not_before_ns) {
@@ -157,7 +167,8 @@ struct release_answer release_is_due(const struct release_question *q)
     if (strcmp(status->released.reason, "Pending") == 0 && settled) {
         return due("the other helm has ended");
     }
-    bool stalled = status->stalled.status == HR_TRUE;
+    /* Stalled for good, or until the ceiling's hour is over. */
+    bool stalled = status->stalled.status == HR_TRUE && status->attempt.not_before_ns == INT64_MIN;
     if (backoff_ms == 0 && !stalled) {
         return due("the back-off after the last failure is over");
     }

@@ -34,6 +34,17 @@ bool release_claim_parse(const char *description, char *ret_digest, int64_t *ret
 /* Before jitter: 10 s * 2^(failures-1), at most 5 min. failures >= 1. */
 int64_t release_backoff_ms(int64_t failures);
 
+/* ---- the ceiling ---- */
+
+/* More revisions than this for one generation within an hour are a loop that nobody thought of (a chart that changes at each
+ * look, two controllers that undo each other): belay stops, says so, and tries once more when the hour is over. */
+#define RELEASE_UPGRADES_MAX INT64_C(30)
+#define RELEASE_WINDOW_MS    INT64_C(3600000)
+
+/* The count for the next revision of hr's generation: *ret_upgrades (this one included) since *ret_window_ns. False: the
+ * ceiling is reached, no revision may be made before *ret_window_ns + RELEASE_WINDOW_MS. */
+bool release_count_upgrade(const struct hr *hr, struct srvtime server_now, int64_t *ret_upgrades, int64_t *ret_window_ns);
+
 /* ---- is a sync due? (before the lock, from what is cached) ---- */
 
 enum release_due {

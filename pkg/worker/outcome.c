@@ -126,16 +126,30 @@ static void put_source(json_t *status, const struct inputs *in, const char *now)
         json_pack("{s:s,s:s,s:s}", "revision", in->resolved.version, "digest", in->chart_digest, "resolvedAt", now));
 }
 
-static void put_attempt(json_t *status, const struct outcome *o, int64_t generation)
+static json_t *time_or_null(int64_t ns)
 {
-    char not_before[RFC3339_LEN];
-    if (o->not_before_ns != INT64_MIN) {
-        rfc3339_format(o->not_before_ns, not_before);
+    char text[RFC3339_LEN];
+    if (ns == INT64_MIN) {
+        return json_null();
     }
-    put(status, "attempt",
-        json_pack("{s:s,s:I,s:I,s:o}", "digest", o->digest != NULL ? o->digest : "", "generation", (json_int_t)generation,
-                  "failures", (json_int_t)o->failures, "notBefore",
-                  o->not_before_ns != INT64_MIN ? json_string(not_before) : json_null()));
+    rfc3339_format(ns, text);
+    return json_string(text);
+}
+
+static void put_attempt(json_t *status, const struct outcome *o, const json_t *object, int64_t generation)
+{
+    json_t *attempt = json_pack("{s:s,s:I,s:I,s:o}", "digest", o->digest != NULL ? o->digest : "", "generation",
+                                (json_int_t)generation, "failures", (json_int_t)o->failures, "notBefore",
+                                time_or_null(o->not_before_ns));
+    must(attempt != NULL);
+    if (o->upgrades > 0) {
+        put(attempt, "upgrades", json_integer(o->upgrades));
+        put(attempt, "windowStart", time_or_null(o->window_ns));
+    } else if (jsonx_int(object, "status.attempt.generation", -1) != generation) {
+        put(attempt, "upgrades", json_null()); /* another generation's count */
+        put(attempt, "windowStart", json_null());
+    }
+    put(status, "attempt", attempt);
 }
 
 /* The conditions of object with what the outcome says; *ret_message is what wr->message borrows. */
@@ -171,7 +185,7 @@ json_t *outcome_build_result(void *ctx, const json_t *object, const char *now, b
     put_texts(status, o);
     put_source(status, o->source, now);
     if (!o->interrupted) {
-        put_attempt(status, o, wr.generation);
+        put_attempt(status, o, object, wr.generation);
     }
     return status;
 }

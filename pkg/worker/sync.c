@@ -97,7 +97,9 @@ void sync_fail_with(struct sync *s, struct outcome *o, const struct err *err)
     o->released = "False";
     o->terminal = !err_kind_retryable(err->kind);
     o->failures = failures_so_far(s, o->digest);
-    o->not_before_ns = INT64_MIN;
+    if (o->not_before_ns == 0) { /* the caller has none of its own */
+        o->not_before_ns = INT64_MIN;
+    }
     struct srvtime now;
     if (!o->terminal && kube_server_time(s->w->options.kube, &now)) {
         int64_t delay_ms = rng_jitter_ms(s->w->options.rng, release_backoff_ms(o->failures), 10);
@@ -260,7 +262,7 @@ static void finish_in_sync(struct sync *s)
 
 /* ---- helm ---- */
 
-static void finish_deployed(struct sync *s)
+static void finish_deployed(struct sync *s, int64_t upgrades, int64_t window_ns)
 {
     struct err err = ERR_INIT;
     int64_t epoch = 0;
@@ -283,10 +285,28 @@ static void finish_deployed(struct sync *s)
                         .deployed = "True",
                         .digest = s->in.digest,
                         .not_before_ns = INT64_MIN,
+                        .upgrades = upgrades,
+                        .window_ns = window_ns,
                         .revision = s->in.resolved.version,
                         .release_status = "deployed",
                         .source = &s->in};
     sync_finish(s, &o);
+}
+
+/* The ceiling: something makes a new revision again and again for one and the same spec. */
+static void finish_ceiling(struct sync *s, int64_t window_ns)
+{
+    struct err err = ERR_INIT;
+    err_set(&err, ERR_LIMIT,
+            "%lld revisions of release '%s' were made within an hour for one generation of the spec: something undoes each "
+            "(another controller, a person, or a chart that changes at each look); the next one is made when the hour is over",
+            (long long)RELEASE_UPGRADES_MAX, s->hr->spec.release_name);
+    struct outcome o = {.phase = "Failed",
+                        .reason = "TooManyRevisions",
+                        .not_before_ns = ns_add_ms(window_ns, RELEASE_WINDOW_MS),
+                        .upgrades = RELEASE_UPGRADES_MAX,
+                        .window_ns = window_ns};
+    sync_fail_with(s, &o, &err);
 }
 
 static void finish_helm_failure(struct sync *s, enum release_action action, const struct helm_result *result,
@@ -309,6 +329,14 @@ static void finish_helm_failure(struct sync *s, enum release_action action, cons
 static void run_helm(struct sync *s, enum release_action action)
 {
     bool install = action == RELEASE_INSTALL;
+    struct srvtime now = {0};
+    int64_t upgrades = 0;
+    int64_t window_ns = 0;
+    must(kube_server_time(s->w->options.kube, &now));
+    if (!release_count_upgrade(s->hr, now, &upgrades, &window_ns)) {
+        finish_ceiling(s, window_ns);
+        return;
+    }
     struct outcome progress = {.phase = install ? "Installing" : "Upgrading",
                                .deployed = "Unknown",
                                .chart_fetched = "True",
@@ -336,7 +364,7 @@ static void run_helm(struct sync *s, enum release_action action)
                    s->hr->spec.release_name, (double)mono_diff_ms(clock_mono(s->w->options.clock), began) / 1000.0);
     if (kind == ERR_NONE) {
         log_info("sync", install ? "installation succeeded" : "upgrade succeeded", LOG_I("helm_ms", result.duration_ms));
-        finish_deployed(s);
+        finish_deployed(s, upgrades, window_ns);
     } else {
         finish_helm_failure(s, action, &result, &err);
     }

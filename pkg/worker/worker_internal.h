@@ -79,6 +79,7 @@ struct outcome {
     const char *digest;  /* what was tried; NULL or "" = not known */
     int64_t failures;    /* 0 on success */
     int64_t not_before_ns; /* INT64_MIN = none */
+    int64_t upgrades, window_ns; /* of status.attempt; upgrades 0 = as they were */
     const char *revision;         /* NULL = unchanged */
     const char *attempted;        /* lastAttemptedRevision; NULL = unchanged */
     const char *release_status;   /* NULL = unchanged */

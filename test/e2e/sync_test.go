@@ -3,7 +3,10 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -507,4 +510,70 @@ func TestStoppedHolderIsReplaced(t *testing.T) {
 	replicas[holder].waitLog("lock lost", 10*time.Second)
 	stays(t, 10*time.Second, "the woken holder changes nothing", func() bool { return newest(t, ns, "x") == 2 })
 	seen.checkTruth(t)
+}
+
+// A second SIGTERM ends belay at once; its helm goes with it, and the lock runs out by itself.
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	ns, dir := newNamespace(t)
+	repo := startRepo(t, dir)
+	repo.pack("slow", "0.1.0")
+	b := startBelay(t, "a", belayOptions{ns: ns, dir: dir, flags: []string{"--shutdown-grace", "10m"}})
+	s := spec(repo, "slow", "0.1.0", object{"hold": true})
+	s["releaseName"] = "x"
+	createHR(t, ns, "x", s)
+	eventually(t, 30*time.Second, "helm waits in its hook", func() bool { return len(revisions(t, ns, "x")) == 1 })
+	helmPid := childOf(t, b.cmd.Process.Pid, "helm3")
+	b.signal(syscall.SIGTERM)
+	b.waitLog("stopping", 5*time.Second)
+	began := time.Now()
+	if code := b.stop(5 * time.Second); code != 1 {
+		t.Errorf("exit code %d after the second signal, want 1", code)
+	}
+	t.Logf("ended %.2f s after the second signal", time.Since(began).Seconds())
+	eventually(t, 5*time.Second, "helm died with it", func() bool { return syscall.Kill(helmPid, 0) != nil })
+}
+
+// childOf finds the process of that name below pid.
+func childOf(t *testing.T, pid int, name string) int {
+	t.Helper()
+	var found int
+	eventually(t, 10*time.Second, "a child "+name, func() bool {
+		files, _ := filepath.Glob("/proc/[0-9]*/status")
+		for _, f := range files {
+			text, _ := os.ReadFile(f)
+			if strings.Contains(string(text), fmt.Sprintf("\nPPid:\t%d\n", pid)) && strings.HasPrefix(string(text), "Name:\t"+name) {
+				found, _ = strconv.Atoi(filepath.Base(filepath.Dir(f)))
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// A loop that nobody thought of ends: 30 revisions an hour for one generation, then Stalled, and the message says so.
+func TestEndlessRevisionsMeetACeiling(t *testing.T) {
+	t.Parallel()
+	ns, dir := newNamespace(t)
+	repo := startRepo(t, dir)
+	repo.pack("one", "0.1.0")
+	startBelay(t, "a", belayOptions{ns: ns, dir: dir, flags: []string{"--charts-sync-interval", "1s"}})
+	s := spec(repo, "one", "0.1.0", object{"v": "spec"})
+	s["releaseName"] = "x"
+	createHR(t, ns, "x", s)
+	waitReleased(t, ns, "x", "True", 60*time.Second)
+	// As if 29 more had been made in this hour.
+	body := fmt.Sprintf(`{"status":{"attempt":{"upgrades":30,"windowStart":%q}}}`, time.Now().UTC().Format(time.RFC3339))
+	if _, err := env.dyn.Resource(helmReleases).Namespace(ns).Patch(context.Background(), "x", "application/merge-patch+json", []byte(body), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	helm(t, "helm3", "upgrade", "x", dir+"/repo/one-0.1.0.tgz", "-n", ns, "--set", "v=human")
+	u := waitReleased(t, ns, "x", "False", 60*time.Second)
+	if c := conditionOf(u, "Released"); c.reason != "TooManyRevisions" || kstatus(u) != "Failed" {
+		t.Errorf("reason %s, kstatus %s: %s", c.reason, kstatus(u), c.message)
+	}
+	stays(t, 5*time.Second, "no further revision", func() bool { return newest(t, ns, "x") == 2 })
+	patchSpec(t, ns, "x", object{"values": object{"v": "new"}})
+	waitReleased(t, ns, "x", "True", 60*time.Second)
 }

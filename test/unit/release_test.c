@@ -48,6 +48,8 @@ static const struct row rows[] = {
     {"failed before anything was known, in back-off", 5, HR_FALSE, 0, "Failed", 0, 1, 0, 1, 60, "", 0, "", "", RELEASE_NOT_DUE, ""},
     {"failed, back-off over", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, -1, "1:b", HELMREC_FAILED, "", "", RELEASE_DUE, "over"},
     {"a back-off nobody of ours wrote", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, 86400, "1:b", HELMREC_FAILED, "", "", RELEASE_DUE, "over"},
+    {"stalled at the ceiling", 5, HR_FALSE, HR_TRUE, "TooManyRevisions", 0, 1, 0, 1, 60, "1:b", HELMREC_DEPLOYED, "", "", RELEASE_COMPARE, ""},
+    {"the ceiling's hour is over", 5, HR_FALSE, HR_TRUE, "TooManyRevisions", 0, 1, 0, 1, -1, "1:b", HELMREC_DEPLOYED, "", "", RELEASE_DUE, "over"},
     {"stalled on an input", 5, HR_FALSE, HR_TRUE, "Failed", 0, 1, 0, 1, 0, "", 0, "", "", RELEASE_NOT_DUE, ""},
     {"bad spec, not told", 5, HR_TRUE, 0, "", 0, 1, 1, 0, 0, "", 0, "", "", RELEASE_DUE, "bad"},
     {"bad spec, told", 5, HR_FALSE, HR_TRUE, "Failed", 0, 1, 1, 1, 0, "", 0, "", "", RELEASE_NOT_DUE, ""},
@@ -111,6 +113,27 @@ static void a_pending_record_that_stands_for_long_is_reported(void **state)
     assert_int_equal(a.wait_ms, 1);
     q.newest_age_ms++;
     assert_int_equal(release_is_due(&q).due, RELEASE_DUE);
+}
+
+static void a_loop_of_revisions_meets_a_ceiling(void **state)
+{
+    (void)state;
+    struct hr hr = {.generation = 5};
+    struct srvtime now = {NOW_NS, NOW_NS + 1};
+    int64_t upgrades = 0, window_ns = 0;
+    for (int64_t i = 1; i <= RELEASE_UPGRADES_MAX; i++) {
+        assert_true(release_count_upgrade(&hr, now, &upgrades, &window_ns));
+        assert_int_equal(upgrades, i);
+        hr.status.attempt = (struct hr_attempt){.present = true, .generation = 5, .upgrades = upgrades, .window_ns = window_ns};
+    }
+    assert_false(release_count_upgrade(&hr, now, &upgrades, &window_ns));
+    assert_int_equal(window_ns, NOW_NS + 1);
+    /* An hour later, and for another generation, counting starts anew. */
+    struct srvtime later = {ns_add_ms(NOW_NS + 1, RELEASE_WINDOW_MS), ns_add_ms(NOW_NS + 1, RELEASE_WINDOW_MS)};
+    assert_true(release_count_upgrade(&hr, later, &upgrades, &window_ns));
+    assert_int_equal(upgrades, 1);
+    hr.generation = 6;
+    assert_true(release_count_upgrade(&hr, now, &upgrades, &window_ns));
 }
 
 static void under_the_lock_the_newest_record_decides(void **state)
@@ -215,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sync_is_due_exactly_when_the_table_says),
         cmocka_unit_test(a_pending_record_that_stands_for_long_is_reported),
+        cmocka_unit_test(a_loop_of_revisions_meets_a_ceiling),
         cmocka_unit_test(under_the_lock_the_newest_record_decides),
         cmocka_unit_test(the_digest_depends_on_what_shapes_the_release_alone),
         cmocka_unit_test(a_claim_is_read_back_and_nothing_else_is_one),
