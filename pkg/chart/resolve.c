@@ -460,6 +460,7 @@ static enum err_kind pick(const struct chart_ref *ref, const struct semver_range
 {
     struct choice newest[NEWEST_SHOWN] = {0};
     const char *exact = ref->version != NULL ? ref->version : "";
+    must(a->versions != NULL);
     if (a->versions->too_many) {
         return err_set(err, ERR_LIMIT, "%s lists more than %d versions of it", shown, VERSIONS_MAX);
     }

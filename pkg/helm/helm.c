@@ -181,11 +181,13 @@ enum err_kind helm_open(const struct helm_options *options, struct helm **ret, s
     if (find_helm(options->path, &path, err)) {
         return err->kind;
     }
+    must(path != NULL && path[0] == '/');
     struct helm *h = xcalloc(1, sizeof(*h));
     h->proc = options->proc;
     h->clock = options->clock;
     h->path = path;
-    const char *slash = strrchr(path, '/'); /* there is one: path is absolute */
+    const char *slash = strrchr(path, '/');
+    must(slash != NULL);
     h->dir = slash == path ? xstrdup("/") : xstrndup(path, (size_t)(slash - path));
     h->home_dir = xstrdup(options->home_dir);
     if (read_version(h, err)) {

@@ -260,11 +260,10 @@ static enum err_kind load_file(const char *path, const char *context, struct kub
 {
     _cleanup_(kube_wipe_ptr) char *text = NULL;
     _cleanup_json_ json_t *root = NULL;
-    enum err_kind kind = kube_file_read(path, &text, err);
-    if (kind != ERR_NONE) {
+    if (kube_file_read(path, &text, err)) {
         return err_wrap(err, "kubeconfig");
     }
-    if ((kind = yamlx_parse(text, strlen(text), &root, err)) != ERR_NONE) {
+    if (yamlx_parse(text, strlen(text), &root, err)) {
         return err_wrap(err, "kubeconfig %s", path);
     }
     if (!json_is_object(root)) {
@@ -277,7 +276,7 @@ static enum err_kind load_file(const char *path, const char *context, struct kub
     _cleanup_(free_cstr) char *dir = slash == NULL   ? xstrdup(".")
                 : slash == path ? xstrdup("/")
                                 : xstrndup(path, (size_t)(slash - path));
-    kind = load_context(root, path, dir, context, c, err);
+    enum err_kind kind = load_context(root, path, dir, context, c, err);
     return kind == ERR_NONE ? ERR_NONE : err_wrap(err, "kubeconfig");
 }
 

@@ -22,7 +22,8 @@
 
 struct locks *locks_new(const struct locks_options *options)
 {
-    must(options->identity != NULL && options->identity[0] != '\0');
+    must(options->identity != NULL);
+    must(options->identity[0] != '\0');
     must(lease_timing_holds(options->lease_ms));
     struct locks *l = xcalloc(1, sizeof(*l));
     l->options = *options;
@@ -78,6 +79,7 @@ static void raise_cancel(void *ctx)
 
 static struct held *held_new(struct locks *l, const struct lease_grant *grant, struct mono sent, const json_t *object)
 {
+    must(grant->reason != NULL && grant->doing != NULL);
     struct held *h = xcalloc(1, sizeof(*h));
     h->locks = l;
     h->ns = xstrdup(jsonx_str(object, "metadata.namespace", ""));
@@ -372,7 +374,7 @@ enum err_kind lock_acquire(struct locks *l, const struct lock_request *request, 
     } else if (confirm_expired(l, request->object, &object, err)) {
         return err->kind;
     }
-    struct attempt a;
+    struct attempt a = {0};
     if (prepare_grant(l, request, object, &a, err)) {
         return err->kind;
     }

@@ -37,6 +37,7 @@ static const struct srvclock_sample *newest(const struct srvclock *c)
 static struct offsets hull(const struct srvclock *c)
 {
     const struct srvclock_sample *last = newest(c);
+    must(last != NULL);
     struct offsets h = offsets_of(last);
     for (size_t i = 0; i < c->count; i++) {
         if (mono_diff_ms(last->received, c->samples[i].received) > FORGET_MS) {
