@@ -15,6 +15,7 @@
 #include "httpd/httpd.h"
 #include "hr/hr.h"
 #include "kube/kubeconfig.h"
+#include "proc_posix/pod_socket.h"
 #include "transport_curl/transport_curl.h"
 #include "worker/worker.h"
 
@@ -29,6 +30,7 @@ enum { REFLECT_RELEASES, REFLECT_RECORDS, REFLECT_CRD, REFLECTORS };
 struct app {
     struct flags flags;
     char *identity;
+    struct pod_socket *pod_socket;
     struct kube_config *kube_config;
     struct transport *api_transport, *fetch_transport;
     struct kube *kube;
@@ -66,6 +68,11 @@ static char *make_identity(const struct flags *flags)
     char incarnation[33];
     text_hex(bits, sizeof(bits), incarnation);
     return xasprintf("%s/%s/%s", name, uid != NULL && uid[0] != '\0' ? uid : "-", incarnation);
+}
+
+static bool predecessor_dead(void *ctx)
+{
+    return pod_socket_bound(ctx);
 }
 
 /* ---- the CRD ---- */
@@ -270,6 +277,7 @@ static enum err_kind open_tools(struct app *app, const struct dirs *dirs, struct
 {
     if (helm_open(&(struct helm_options){.proc = proc_posix(),
                                          .clock = clock_os(),
+                                         .inherit_fd = pod_socket_fd(app->pod_socket),
                                          .path = app->flags.helm,
                                          .home_dir = dirs->home},
                   &app->helm, err)) {
@@ -325,6 +333,8 @@ static void make_parts(struct app *app, const struct dirs *dirs)
                                                       .events = app->events,
                                                       .metrics = app->metrics,
                                                       .stopping = &app->stopping,
+                                                      .predecessor_dead = predecessor_dead,
+                                                      .predecessor_ctx = app->pod_socket,
                                                       .interval_ms = flags->interval_ms,
                                                       .work_dir = dirs->work});
 }
@@ -416,6 +426,7 @@ static void app_free(struct app *app)
     kube_config_free(app->kube_config);
     cancel_release(&app->stopping);
     cancel_release(&app->finishing);
+    pod_socket_free(app->pod_socket);
     free(app->identity);
     free(app);
 }
@@ -425,6 +436,8 @@ enum err_kind app_start(const struct flags *flags, const struct dirs *dirs, stru
     struct app *app = xcalloc(1, sizeof(*app));
     app->flags = *flags;
     app->identity = make_identity(flags);
+    app->pod_socket = pod_socket_new(getenv("POD_UID"));
+    (void)pod_socket_bound(app->pod_socket); /* ours from the first moment, if it is free */
     cancel_init(&app->stopping);
     cancel_init(&app->finishing);
     if (open_tools(app, dirs, err) || open_api(app, err)) {

@@ -26,6 +26,7 @@ struct helm {
     char *home_dir;
     char *version;
     int major;
+    int inherit_fd; /* <= 2: none */
 };
 
 /* ---- the environment ---- */
@@ -186,6 +187,7 @@ enum err_kind helm_open(const struct helm_options *options, struct helm **ret, s
     h->proc = options->proc;
     h->clock = options->clock;
     h->path = path;
+    h->inherit_fd = options->inherit_fd;
     const char *slash = strrchr(path, '/');
     must(slash != NULL);
     h->dir = slash == path ? xstrdup("/") : xstrndup(path, (size_t)(slash - path));
@@ -321,7 +323,9 @@ enum err_kind helm_run(struct helm *h, const struct helm_run_options *o, struct 
                              .input = o->values,
                              .input_len = o->values != NULL ? o->values_len : 0,
                              .output_max = LIMIT_HELM_OUTPUT,
-                             .deadline = o->deadline};
+                             .deadline = o->deadline,
+                             .inherit_fds = &h->inherit_fd,
+                             .inherit_fd_count = h->inherit_fd > 2 ? 1 : 0};
     __attribute__((cleanup(proc_result_release))) struct proc_result result = PROC_RESULT_INIT;
     struct mono started = clock_mono(h->clock);
     if (run_child(h, o, &spec, &result, err)) {

@@ -12,6 +12,7 @@ struct helm;
 struct helm_options {
     struct proc *proc;
     struct clock *clock;
+    int inherit_fd;       /* a descriptor that children keep (the pod socket); <= 2: none */
     const char *path;     /* NULL or "": "helm"; without a slash: looked up on PATH */
     const char *home_dir; /* absolute; private directory (0700) for HOME, shared by all children: discovery cache */
 };

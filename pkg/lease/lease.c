@@ -115,6 +115,18 @@ static int64_t wait_by_server_time(const struct lease_question *q, int64_t lease
     return max64(0, max64(by_clock_ms, by_patience_ms));
 }
 
+/* "pod/uid/incarnation": the same pod UID. Without one ("-") there is no telling. */
+static bool same_pod(const char *a, const char *b)
+{
+    const char *uid_a = strchr(a, '/');
+    const char *uid_b = strchr(b, '/');
+    if (uid_a == NULL || uid_b == NULL) {
+        return false;
+    }
+    size_t len = strcspn(uid_a + 1, "/");
+    return len == strcspn(uid_b + 1, "/") && len > 1 && memcmp(uid_a, uid_b, len + 1) == 0;
+}
+
 enum lease_verdict lease_decide(const struct lease_question *q, int64_t *ret_wait_ms)
 {
     must(q->self[0] != '\0');
@@ -127,6 +139,9 @@ enum lease_verdict lease_decide(const struct lease_question *q, int64_t *ret_wai
     }
     if (status->lease.present && strcmp(status->lease.holder, q->self) == 0) {
         return LEASE_OURS;
+    }
+    if (q->predecessor_dead && status->lease.present && same_pod(status->lease.holder, q->self)) {
+        return LEASE_EXPIRED;
     }
     /* What the HOLDER promised counts; a promise over an hour is none that belay makes, and would hold the lock for it. */
     int64_t lease_ms = status->lease.duration_s > 0

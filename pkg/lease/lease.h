@@ -56,7 +56,8 @@ void lease_sighting_note(struct lease_sighting *s, const struct hr_status *statu
 
 enum lease_verdict {
     LEASE_FREE,    /* unlocked: take it */
-    LEASE_EXPIRED, /* locked, but its lease is certainly out: read it afresh, then take it */
+    LEASE_EXPIRED, /* locked, but its lease is certainly out, or its holder was an earlier life of this very pod and is
+                      proven dead: read it afresh, then take it */
     LEASE_OURS,    /* this incarnation's name is on it */
     LEASE_WAIT,    /* somebody else's, alive as far as we know */
 };
@@ -68,6 +69,7 @@ struct lease_question {
     struct srvtime server_now;
     const char *self;      /* our identity, never empty */
     int64_t own_lease_ms;  /* counts where the status names no duration */
+    bool predecessor_dead; /* proven: no earlier process of this very pod, nor a helm of one, is alive */
 };
 /* Equal questions give equal answers. *ret_wait_ms > 0 for LEASE_WAIT (advice for the queue), 0 otherwise. */
 enum lease_verdict lease_decide(const struct lease_question *q, int64_t *ret_wait_ms);

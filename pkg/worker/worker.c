@@ -127,6 +127,9 @@ static enum lease_verdict judge_lease(struct worker *w, const char *key, const s
 {
     struct srvtime now_srv = {0};
     bool have = kube_server_time(w->options.kube, &now_srv);
+    bool locked = hr->status.released.status == HR_UNKNOWN;
+    bool predecessor_dead =
+        locked && w->options.predecessor_dead != NULL && w->options.predecessor_dead(w->options.predecessor_ctx);
     MTX_GUARD(&w->lock);
     struct lease_sighting *seen = strmap_get(&w->sightings, key);
     struct lease_sighting never = {.holder = NULL, .first_seen = clock_mono(w->options.clock)};
@@ -136,7 +139,8 @@ static enum lease_verdict judge_lease(struct worker *w, const char *key, const s
                                                  .have_server_time = have,
                                                  .server_now = now_srv,
                                                  .self = locks_identity(w->options.locks),
-                                                 .own_lease_ms = locks_lease_ms(w->options.locks)},
+                                                 .own_lease_ms = locks_lease_ms(w->options.locks),
+                                                 .predecessor_dead = predecessor_dead},
                         ret_wait_ms);
 }
 

@@ -35,6 +35,9 @@ struct worker_options {
     struct events *events;
     struct metrics *metrics;
     struct cancel *stopping;
+    /* Is every earlier process of this pod, and every helm of one, proven dead? NULL: never. Any thread. */
+    bool (*predecessor_dead)(void *ctx);
+    void *predecessor_ctx;
     int64_t interval_ms; /* --charts-sync-interval, jittered by 5 % */
     const char *work_dir; /* private; helm's kubeconfig is written there */
 };

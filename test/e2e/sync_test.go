@@ -577,3 +577,84 @@ func TestEndlessRevisionsMeetACeiling(t *testing.T) {
 	patchSpec(t, ns, "x", object{"values": object{"v": "new"}})
 	waitReleased(t, ns, "x", "True", 60*time.Second)
 }
+
+// A container restarted in its pod: the same pod UID, another life. With the old process and its helm proven dead (the abstract
+// socket could be bound) the lease is not waited for.
+func TestRestartInTheSamePodTakesOverAtOnce(t *testing.T) {
+	t.Parallel()
+	ns, dir := newNamespace(t)
+	repo := startRepo(t, dir)
+	repo.pack("one", "0.1.0")
+	repo.pack("one", "0.2.0")
+	seen := record(t, ns)
+	o := belayOptions{ns: ns, dir: dir, flags: []string{"--lease-timeout", "10m"}, env: []string{"POD_UID=" + ns}}
+	first := startBelay(t, "a", o)
+	s := spec(repo, "one", "0.1.0", object{"a": "1"})
+	s["releaseName"] = "x"
+	createHR(t, ns, "x", s)
+	waitReleased(t, ns, "x", "True", 60*time.Second)
+	repo.post("/-/delay?d=60s")
+	gen := patchSpec(t, ns, "x", object{"chart": object{"version": "0.2.0"}})
+	waitHolder(t, ns, "x", gen)
+	repo.waitDownload()
+	// Another process of the same pod while the first one lives proves nothing, and takes nothing.
+	second := startBelay(t, "b", o)
+	stays(t, 3*time.Second, "the living holder keeps its lock", func() bool { return newest(t, ns, "x") == 1 })
+	second.kill()
+	first.kill()
+	killed := time.Now()
+	repo.post("/-/delay?d=0s")
+	startBelay(t, "a", o)
+	waitReleased(t, ns, "x", "True", 30*time.Second)
+	t.Logf("released %.1f s after the kill, start of the new process included; the lease is 10 min", time.Since(killed).Seconds())
+	if got := newest(t, ns, "x"); got != 2 {
+		t.Errorf("revision %d, want 2", got)
+	}
+	seen.checkTruth(t)
+}
+
+// No replica's wall clock takes part (case 6): holder and thief an hour apart, in both directions.
+func TestWallClocksDoNotMatter(t *testing.T) {
+	const lease = 5 * time.Second
+	lib, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
+	if len(lib) == 0 {
+		t.Skip("libfaketime is not installed")
+	}
+	for _, row := range []struct{ name, holder, thief string }{{"holder-ahead", "+1h", "-1h"}, {"holder-behind", "-1h", "+1h"}} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			ns, dir := newNamespace(t)
+			repo := startRepo(t, dir)
+			repo.pack("one", "0.1.0")
+			seen := record(t, ns)
+			faked := func(offset string) belayOptions {
+				return belayOptions{ns: ns, dir: dir, flags: []string{"--lease-timeout", lease.String(), "--charts-sync-interval", "1s"},
+					env: []string{"LD_PRELOAD=" + lib[0], "FAKETIME=" + offset, "FAKETIME_DONT_FAKE_MONOTONIC=1"}}
+			}
+			repo.post("/-/delay?d=20s")
+			holder := startBelay(t, "holder", faked(row.holder))
+			s := spec(repo, "one", "0.1.0", object{"a": "1"})
+			s["releaseName"] = "x"
+			createHR(t, ns, "x", s)
+			waitHolder(t, ns, "x", 1)
+			repo.waitDownload()
+			thief := startBelay(t, "thief", faked(row.thief))
+			// A living holder is never robbed: it renews for longer than two leases.
+			stays(t, 2*lease+2*time.Second, "the living holder keeps its lock", func() bool {
+				return strings.HasPrefix(statusText(getHR(t, ns, "x"), "lease", "holderIdentity"), "holder/")
+			})
+			// A dead one is replaced, by a replica that saw it live and within the lease + 5 s.
+			holder.kill()
+			killed := time.Now()
+			repo.post("/-/delay?d=0s")
+			waitReleased(t, ns, "x", "True", lease+20*time.Second)
+			if took := time.Since(killed); took > lease+5*time.Second {
+				t.Errorf("takeover took %.1f s", took.Seconds())
+			}
+			if !thief.logged("took over an expired lock") {
+				t.Error("the thief did not take the lock over")
+			}
+			seen.checkTruth(t)
+		})
+	}
+}

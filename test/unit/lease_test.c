@@ -108,6 +108,44 @@ static void a_lock_is_taken_only_when_certainly_free(void **state)
     }
 }
 
+/* Only a proof, and only about our own pod, saves the waiting (docs/lock.md 6). */
+static void an_earlier_life_of_our_pod_is_replaced_at_once_if_proven_dead(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *holder, *self;
+        bool proven;
+        enum lease_verdict verdict;
+    } table[] = {
+        {"pod-a/uid-a/old", SELF, true, LEASE_EXPIRED},
+        {"pod-a/uid-a/old", SELF, false, LEASE_WAIT},
+        {"other-name/uid-a/old", SELF, true, LEASE_EXPIRED}, /* --identity is only a name */
+        {OTHER, SELF, true, LEASE_WAIT},
+        {"pod-a/uid-ab/old", SELF, true, LEASE_WAIT},
+        {"pod-a/-/old", "pod-a/-/new", true, LEASE_WAIT}, /* without the downward API nothing is known */
+        {"pod-a//old", "pod-a//new", true, LEASE_WAIT},
+        {"pod-a", SELF, true, LEASE_WAIT},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        char holder[64];
+        (void)snprintf(holder, sizeof(holder), "%s", table[i].holder);
+        struct hr_status status = {.released = {.status = HR_UNKNOWN, .last_transition_ns = T0_NS},
+                                   .lease = {.present = true, .holder = holder, .duration_s = 30, .transitions = 3}};
+        struct lease_sighting seen = {.first_seen = {SEC}, .live = true};
+        int64_t wait_ms = 0;
+        enum lease_verdict v = lease_decide(&(struct lease_question){.status = &status,
+                                                                     .sighting = &seen,
+                                                                     .now = {SEC},
+                                                                     .self = table[i].self,
+                                                                     .own_lease_ms = 30000,
+                                                                     .predecessor_dead = table[i].proven},
+                                            &wait_ms);
+        if (v != table[i].verdict) {
+            fail_msg("row %zu: verdict %d", i, (int)v);
+        }
+    }
+}
+
 static void a_renewal_starts_the_waiting_anew(void **state)
 {
     (void)state;
@@ -291,6 +329,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_legal_lease_leaves_time_to_renew_and_stop),
         cmocka_unit_test(a_lock_is_taken_only_when_certainly_free),
+        cmocka_unit_test(an_earlier_life_of_our_pod_is_replaced_at_once_if_proven_dead),
         cmocka_unit_test(a_renewal_starts_the_waiting_anew),
         cmocka_unit_test(the_lock_tells_the_truth_in_one_patch),
         cmocka_unit_test(a_renewal_tests_what_it_replaces),
