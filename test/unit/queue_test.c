@@ -1,0 +1,272 @@
+/* The work queue by a clock that only moves when somebody waits, and under real threads. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "queue/queue.h"
+
+/* Waiting until a time makes it that time. */
+struct fake_clock {
+    struct clock clock;
+    struct mono now;
+};
+
+static struct mono fake_mono(struct clock *c)
+{
+    return ((struct fake_clock *)c)->now;
+}
+
+static void fake_wait(struct clock *c, struct cond *cond, struct mtx *m, struct mono deadline)
+{
+    (void)cond;
+    mtx_must_hold(m);
+    if (deadline.ns == INT64_MAX) {
+        fail_msg("the queue would wait for ever");
+    }
+    ((struct fake_clock *)c)->now = deadline;
+}
+
+static const struct clock_ops fake_ops = {.mono = fake_mono, .wait = fake_wait};
+
+static struct fake_clock fake(void)
+{
+    return (struct fake_clock){.clock = {.ops = &fake_ops}, .now = {1}};
+}
+
+static void expect(struct queue *q, const char *key)
+{
+    char *got = queue_get(q);
+    assert_string_equal(got, key);
+    queue_done(q, got);
+    free(got);
+}
+
+static void edits_go_before_resyncs_and_each_in_order(void **state)
+{
+    (void)state;
+    struct fake_clock c = fake();
+    struct queue *q = queue_new(&c.clock);
+    queue_add(q, "low-1", QUEUE_LOW);
+    queue_add(q, "low-2", QUEUE_LOW);
+    queue_add(q, "high-1", QUEUE_HIGH);
+    queue_add(q, "high-2", QUEUE_HIGH);
+    queue_add(q, "high-1", QUEUE_HIGH); /* in it once */
+    queue_add(q, "low-2", QUEUE_HIGH);  /* becomes urgent */
+    assert_int_equal(queue_len(q), 4);
+    expect(q, "high-1");
+    expect(q, "high-2");
+    expect(q, "low-2");
+    expect(q, "low-1");
+    assert_int_equal(queue_len(q), 0);
+    queue_free(q);
+}
+
+static void a_change_during_work_is_not_lost_and_not_worked_on_twice_at_once(void **state)
+{
+    (void)state;
+    struct fake_clock c = fake();
+    struct queue *q = queue_new(&c.clock);
+    queue_add(q, "a", QUEUE_HIGH);
+    char *a = queue_get(q);
+    queue_add(q, "a", QUEUE_LOW);
+    queue_add(q, "a", QUEUE_HIGH);
+    queue_add(q, "b", QUEUE_LOW);
+    assert_int_equal(queue_len(q), 1); /* b alone: a is being worked on */
+    expect(q, "b");
+    queue_done(q, a);
+    free(a);
+    expect(q, "a");
+    assert_int_equal(queue_len(q), 0);
+    queue_free(q);
+}
+
+static void the_earliest_delay_of_a_key_counts(void **state)
+{
+    (void)state;
+    struct fake_clock c = fake();
+    struct queue *q = queue_new(&c.clock);
+    queue_add_after(q, "a", 500, QUEUE_LOW);
+    queue_add_after(q, "b", 300, QUEUE_LOW);
+    queue_add_after(q, "a", 100, QUEUE_LOW);
+    queue_add_after(q, "a", 900, QUEUE_LOW);
+    queue_add_after(q, "now", 0, QUEUE_LOW);
+    expect(q, "now");
+    assert_int_equal(c.now.ns, 1);
+    expect(q, "a");
+    assert_int_equal(c.now.ns, 1 + 100 * NS_PER_MS);
+    expect(q, "b");
+    assert_int_equal(c.now.ns, 1 + 300 * NS_PER_MS);
+    queue_free(q);
+}
+
+static void many_delays_come_out_in_order_of_time(void **state)
+{
+    (void)state;
+    struct fake_clock c = fake();
+    struct queue *q = queue_new(&c.clock);
+    uint64_t seed = 3;
+    for (int i = 0; i < 500; i++) {
+        char key[32];
+        seed = seed * 6364136223846793005U + 1442695040888963407U;
+        (void)snprintf(key, sizeof(key), "k%d", i % 300);
+        queue_add_after(q, key, (int64_t)(seed >> 40) % 10000 + 1, i % 2 == 0 ? QUEUE_HIGH : QUEUE_LOW);
+        if (i % 7 == 0) {
+            queue_drop(q, key);
+        }
+    }
+    struct mono before = c.now;
+    for (;;) {
+        queue_add_after(q, "end", 20000, QUEUE_LOW);
+        char *key = queue_get(q);
+        queue_done(q, key);
+        bool end = strcmp(key, "end") == 0;
+        free(key);
+        assert_false(mono_before(c.now, before));
+        before = c.now;
+        if (end) {
+            break;
+        }
+    }
+    queue_free(q);
+}
+
+static void failures_back_off_until_they_are_forgotten(void **state)
+{
+    (void)state;
+    struct fake_clock c = fake();
+    struct queue *q = queue_new(&c.clock);
+    int64_t want_ms = 5;
+    for (int i = 0; i < 20; i++) {
+        struct mono before = c.now;
+        queue_add_rate_limited(q, "a");
+        expect(q, "a");
+        assert_int_equal(mono_diff_ms(c.now, before), want_ms);
+        want_ms = want_ms * 2 < 60000 ? want_ms * 2 : 60000;
+    }
+    queue_forget(q, "a");
+    struct mono before = c.now;
+    queue_add_rate_limited(q, "a");
+    expect(q, "a");
+    assert_int_equal(mono_diff_ms(c.now, before), 5);
+    queue_free(q);
+}
+
+static void a_dropped_key_does_not_come_back(void **state)
+{
+    (void)state;
+    struct fake_clock c = fake();
+    struct queue *q = queue_new(&c.clock);
+    queue_add_after(q, "gone", 100, QUEUE_HIGH);
+    queue_add_after(q, "kept", 200, QUEUE_HIGH);
+    queue_drop(q, "gone");
+    expect(q, "kept");
+    queue_drop(q, "never-known");
+    queue_free(q);
+}
+
+static void after_shutdown_nothing_is_handed_out(void **state)
+{
+    (void)state;
+    struct fake_clock c = fake();
+    struct queue *q = queue_new(&c.clock);
+    queue_add(q, "a", QUEUE_HIGH);
+    queue_shutdown(q);
+    assert_null(queue_get(q));
+    queue_free(q);
+}
+
+/* ---- threads ---- */
+
+#define KEYS    50
+#define ADDS    10000
+#define WORKERS 4
+
+struct stress {
+    struct queue *q;
+    atomic_int busy[KEYS];
+    atomic_int asked[KEYS]; /* raised before each add, taken by the worker: the last add must be seen */
+    atomic_int twice;
+};
+
+static void *stress_worker(void *arg)
+{
+    struct stress *s = arg;
+    char *key;
+    while ((key = queue_get(s->q)) != NULL) {
+        int i = (int)strtol(key + 1, NULL, 10);
+        if (atomic_fetch_add(&s->busy[i], 1) != 0) {
+            atomic_fetch_add(&s->twice, 1);
+        }
+        atomic_store(&s->asked[i], 0);
+        atomic_fetch_sub(&s->busy[i], 1);
+        queue_done(s->q, key);
+        free(key);
+    }
+    return NULL;
+}
+
+static bool all_taken(struct stress *s)
+{
+    for (int i = 0; i < KEYS; i++) {
+        if (atomic_load(&s->asked[i]) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void no_key_is_on_two_threads_and_no_add_is_lost(void **state)
+{
+    (void)state;
+    struct stress s = {.q = queue_new(clock_os())};
+    pthread_t threads[WORKERS];
+    for (int i = 0; i < WORKERS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, stress_worker, &s), 0);
+    }
+    for (int i = 0; i < ADDS; i++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "k%d", i * 7 % KEYS);
+        atomic_store(&s.asked[i * 7 % KEYS], 1);
+        if (i % 3 == 0) {
+            queue_add_after(s.q, key, 1, QUEUE_LOW);
+        } else {
+            queue_add(s.q, key, i % 2 == 0 ? QUEUE_HIGH : QUEUE_LOW);
+        }
+    }
+    /* A bound on a hang, not a measurement. */
+    struct mono end = mono_add_ms(clock_mono(clock_os()), 20000);
+    while (!all_taken(&s) && mono_before(clock_mono(clock_os()), end)) {
+        (void)clock_sleep_until(clock_os(), mono_add_ms(clock_mono(clock_os()), 5), NULL);
+    }
+    assert_true(all_taken(&s));
+    queue_shutdown(s.q);
+    for (int i = 0; i < WORKERS; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    }
+    assert_int_equal(atomic_load(&s.twice), 0);
+    queue_free(s.q);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(edits_go_before_resyncs_and_each_in_order),
+        cmocka_unit_test(a_change_during_work_is_not_lost_and_not_worked_on_twice_at_once),
+        cmocka_unit_test(the_earliest_delay_of_a_key_counts),
+        cmocka_unit_test(many_delays_come_out_in_order_of_time),
+        cmocka_unit_test(failures_back_off_until_they_are_forgotten),
+        cmocka_unit_test(a_dropped_key_does_not_come_back),
+        cmocka_unit_test(after_shutdown_nothing_is_handed_out),
+        cmocka_unit_test(no_key_is_on_two_threads_and_no_add_is_lost),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
