@@ -1,5 +1,6 @@
-/* The API server's clock, seen through replies: each reply's Date says what the server's clock read at some instant between
- * sending and receiving. No replica's wall clock takes part (docs/lock.md 5). Pure; the owner guards it with a lock. */
+/* The API server's clock, seen through replies: each reply's Date says what the server's clock read
+ * at some instant between sending and receiving. No replica's wall clock takes part (docs/lock.md
+ * 5). Pure; the owner guards it with a lock. */
 #ifndef BELAY_TIMEVAL_SRVCLOCK_H
 #define BELAY_TIMEVAL_SRVCLOCK_H
 
@@ -15,14 +16,16 @@ struct srvclock_sample {
 };
 
 struct srvclock {
-    struct srvclock_sample samples[SRVCLOCK_SAMPLES]; /* a ring; spaced so that it spans at least 10 minutes */
+    /* A ring, spaced so that it spans at least 10 minutes. */
+    struct srvclock_sample samples[SRVCLOCK_SAMPLES];
     size_t count, next;
 };
 
-/* Note a reply. Replies whose Date may be a cache's must not be given. */
+/* Note a reply (sent <= received). Replies whose Date may be a cache's must not be given. A Date
+ * outside of the years 1970 to 2200 is ignored. */
 void srvclock_note(struct srvclock *c, struct mono sent, struct mono received, int64_t date_ns);
-/* The hull of what all kept samples say about now: disagreement between servers widens it, age widens it by drift.
- * False if there is no sample yet. */
+/* The hull of what all kept samples say about now: disagreement between servers widens it, age
+ * widens it by drift. False if there is no sample yet. */
 bool srvclock_now(const struct srvclock *c, struct mono now, struct srvtime *ret);
 
 #endif

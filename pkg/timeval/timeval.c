@@ -1,12 +1,13 @@
 #include "timeval/timeval.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/must.h"
+#include "base/text.h"
 
-/* Nanoseconds of years 0001 and 9999 do not fit int64; these are the whole seconds that do (1677-2262). */
+/* Rounds down where C rounds towards 0. b > 0. */
 static int64_t floor_div(int64_t a, int64_t b)
 {
     int64_t q = a / b;
@@ -81,6 +82,8 @@ struct civil {
 
 static struct civil civil_from_ns(int64_t ns)
 {
+    /* Not ns - sec * NS_PER_SEC: for INT64_MIN that product does not fit. */
+    int64_t nanos = ns % NS_PER_SEC + (ns % NS_PER_SEC < 0 ? NS_PER_SEC : 0);
     int64_t sec = floor_div(ns, NS_PER_SEC);
     int64_t days = floor_div(sec, 86400);
     int64_t of_day = sec - days * 86400;
@@ -97,7 +100,7 @@ static struct civil civil_from_ns(int64_t ns)
                           .hour = of_day / 3600,
                           .minute = of_day / 60 % 60,
                           .second = of_day % 60,
-                          .nanos = ns - sec * NS_PER_SEC};
+                          .nanos = nanos};
 }
 
 static int64_t days_in_month(int64_t year, int64_t month)
@@ -110,29 +113,33 @@ static int64_t days_in_month(int64_t year, int64_t month)
 /* False if a field is out of its range or the instant does not fit int64 nanoseconds. */
 static bool civil_to_ns(const struct civil *c, int64_t offset_s, int64_t *ret_ns)
 {
-    bool ok = c->month >= 1 && c->month <= 12 && c->day >= 1 && c->day <= days_in_month(c->year, c->month) && c->hour <= 23 &&
-              c->minute <= 59 && c->second <= 60;
+    bool ok = c->month >= 1 && c->month <= 12 && c->day >= 1 &&
+              c->day <= days_in_month(c->year, c->month) && c->hour <= 23 && c->minute <= 59 &&
+              c->second <= 60;
     if (!ok) {
         return false;
     }
     int64_t second = c->second == 60 ? 59 : c->second; /* a leap second */
-    int64_t sec = days_from_civil(c->year, c->month, c->day) * 86400 + c->hour * 3600 + c->minute * 60 + second - offset_s;
+    int64_t sec = days_from_civil(c->year, c->month, c->day) * 86400 + c->hour * 3600 +
+                  c->minute * 60 + second - offset_s;
     int64_t ns;
-    return !__builtin_mul_overflow(sec, NS_PER_SEC, &ns) && !__builtin_add_overflow(ns, c->nanos, ret_ns);
+    return !__builtin_mul_overflow(sec, NS_PER_SEC, &ns) &&
+           !__builtin_add_overflow(ns, c->nanos, ret_ns);
 }
 
 void rfc3339_format(int64_t ns, char *out)
 {
     struct civil c = civil_from_ns(ns);
-    (void)snprintf(out, RFC3339_LEN, "%04d-%02d-%02dT%02d:%02d:%02dZ", (int)c.year, (int)c.month, (int)c.day, (int)c.hour,
-                   (int)c.minute, (int)c.second);
+    (void)snprintf(out, RFC3339_LEN, "%04d-%02d-%02dT%02d:%02d:%02dZ", (int)c.year, (int)c.month,
+                   (int)c.day, (int)c.hour, (int)c.minute, (int)c.second);
 }
 
 void rfc3339_format_micro(int64_t ns, char *out)
 {
     struct civil c = civil_from_ns(ns);
-    (void)snprintf(out, RFC3339_LEN, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", (int)c.year, (int)c.month, (int)c.day,
-                   (int)c.hour, (int)c.minute, (int)c.second, (int)(c.nanos / 1000));
+    (void)snprintf(out, RFC3339_LEN, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", (int)c.year,
+                   (int)c.month, (int)c.day, (int)c.hour, (int)c.minute, (int)c.second,
+                   (int)(c.nanos / 1000));
 }
 
 /* Read exactly n digits. */
@@ -182,7 +189,8 @@ static bool zone(const char **s, int64_t *ret_offset_s)
         return false;
     }
     int64_t hour, minute;
-    if (!digits(s, 2, &hour) || !literal(s, ':', ':') || !digits(s, 2, &minute) || hour > 23 || minute > 59) {
+    if (!digits(s, 2, &hour) || !literal(s, ':', ':') || !digits(s, 2, &minute) || hour > 23 ||
+        minute > 59) {
         return false;
     }
     *ret_offset_s = sign * (hour * 3600 + minute * 60);
@@ -193,9 +201,10 @@ bool rfc3339_parse(const char *s, int64_t *ret_ns)
 {
     struct civil c = {0};
     int64_t offset_s = 0;
-    bool ok = digits(&s, 4, &c.year) && literal(&s, '-', '-') && digits(&s, 2, &c.month) && literal(&s, '-', '-') &&
-              digits(&s, 2, &c.day) && literal(&s, 't', 'T') && digits(&s, 2, &c.hour) && literal(&s, ':', ':') &&
-              digits(&s, 2, &c.minute) && literal(&s, ':', ':') && digits(&s, 2, &c.second);
+    bool ok = digits(&s, 4, &c.year) && literal(&s, '-', '-') && digits(&s, 2, &c.month) &&
+              literal(&s, '-', '-') && digits(&s, 2, &c.day) && literal(&s, 't', 'T') &&
+              digits(&s, 2, &c.hour) && literal(&s, ':', ':') && digits(&s, 2, &c.minute) &&
+              literal(&s, ':', ':') && digits(&s, 2, &c.second);
     if (ok && *s == '.') {
         s++;
         ok = fraction(&s, &c.nanos);
@@ -228,82 +237,129 @@ bool httpdate_parse(const char *s, int64_t *ret_ns)
 {
     struct civil c = {0};
     int64_t weekday = 0;
-    bool ok = name_of(&s, "SunMonTueWedThuFriSat", 7, &weekday) && text(&s, ", ") && digits(&s, 2, &c.day) && text(&s, " ") &&
-              name_of(&s, "JanFebMarAprMayJunJulAugSepOctNovDec", 12, &c.month) && text(&s, " ") && digits(&s, 4, &c.year) &&
-              text(&s, " ") && digits(&s, 2, &c.hour) && text(&s, ":") && digits(&s, 2, &c.minute) && text(&s, ":") &&
-              digits(&s, 2, &c.second) && text(&s, " GMT") && *s == '\0';
+    bool ok = name_of(&s, "SunMonTueWedThuFriSat", 7, &weekday) && text(&s, ", ") &&
+              digits(&s, 2, &c.day) && text(&s, " ") &&
+              name_of(&s, "JanFebMarAprMayJunJulAugSepOctNovDec", 12, &c.month) && text(&s, " ") &&
+              digits(&s, 4, &c.year) && text(&s, " ") && digits(&s, 2, &c.hour) && text(&s, ":") &&
+              digits(&s, 2, &c.minute) && text(&s, ":") && digits(&s, 2, &c.second) &&
+              text(&s, " GMT") && *s == '\0';
     c.month++;
     return ok && civil_to_ns(&c, 0, ret_ns);
 }
 
-/* ---- durations ---- */
+/* ---- durations (the grammar and the rounding of Go's time.ParseDuration) ---- */
+
+#define DURATION_NS_MAX ((uint64_t)1 << 63)
 
 static const struct {
     const char *name;
     int64_t ns;
 } units[] = {
-    {"ns", 1},
-    {"us", 1000},
-    {"\xC2\xB5s", 1000}, /* micro sign */
-    {"\xCE\xBCs", 1000}, /* Greek mu */
-    {"ms", NS_PER_MS},
-    {"s", NS_PER_SEC},
-    {"m", 60 * NS_PER_SEC},
-    {"h", 3600 * NS_PER_SEC},
+    {"ns", 1},           {"us", 1000},      {"\xC2\xB5s", 1000}, /* micro sign */
+    {"\xCE\xBCs", 1000},                                         /* Greek mu */
+    {"ms", NS_PER_MS},   {"s", NS_PER_SEC}, {"m", 60 * NS_PER_SEC}, {"h", 3600 * NS_PER_SEC},
 };
 
-/* One "12.5m" at *s, in ns. */
-static bool duration_term(const char **s, int64_t *ret_ns)
+/* The digits at *s; false if their number does not fit. */
+static bool whole_number(const char **s, uint64_t *ret)
 {
-    int64_t whole = 0;
-    bool any = false;
+    uint64_t v = 0;
     for (; **s >= '0' && **s <= '9'; (*s)++) {
-        any = true;
-        if (__builtin_mul_overflow(whole, 10, &whole) || __builtin_add_overflow(whole, **s - '0', &whole)) {
+        uint64_t digit = (uint64_t)(**s - '0');
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v)) {
             return false;
         }
     }
-    double part = 0;
-    if (**s == '.') {
-        double scale = 0.1;
-        for ((*s)++; **s >= '0' && **s <= '9'; (*s)++) {
-            any = true;
-            part += (**s - '0') * scale;
-            scale /= 10;
+    *ret = v;
+    return true;
+}
+
+/* The digits at *s as a fraction *ret / *ret_scale; those that do not fit are dropped, as Go does.
+ */
+static void fraction_number(const char **s, uint64_t *ret, double *ret_scale)
+{
+    *ret = 0;
+    *ret_scale = 1;
+    bool full = false;
+    for (; **s >= '0' && **s <= '9'; (*s)++) {
+        full = full || *ret > (uint64_t)INT64_MAX / 10;
+        if (!full) {
+            *ret = *ret * 10 + (uint64_t)(**s - '0');
+            *ret_scale *= 10;
         }
     }
-    size_t len = 0;
-    while ((*s)[len] != '\0' && (*s)[len] != '.' && !((*s)[len] >= '0' && (*s)[len] <= '9')) {
-        len++;
-    }
-    for (size_t i = 0; any && i < sizeof(units) / sizeof(units[0]); i++) {
+}
+
+/* Nanoseconds of the unit at *s, which ends at a digit, a dot or the end; 0 if there is none such.
+ */
+static uint64_t unit_ns(const char **s)
+{
+    size_t len = strcspn(*s, ".0123456789");
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
         if (strlen(units[i].name) == len && strncmp(*s, units[i].name, len) == 0) {
             *s += len;
-            return !__builtin_mul_overflow(whole, units[i].ns, ret_ns) &&
-                   !__builtin_add_overflow(*ret_ns, (int64_t)(part * (double)units[i].ns + 0.5), ret_ns);
+            return (uint64_t)units[i].ns;
         }
     }
-    return false;
+    return 0;
+}
+
+/* One "12.5m" at *s, in ns (at most 2^63). */
+static bool duration_term(const char **s, uint64_t *ret_ns)
+{
+    uint64_t whole = 0;
+    uint64_t part = 0;
+    double scale = 1;
+    const char *begin = *s;
+    if (!whole_number(s, &whole)) {
+        return false;
+    }
+    bool any = *s != begin;
+    if (**s == '.') {
+        (*s)++;
+        begin = *s;
+        fraction_number(s, &part, &scale);
+        any = any || *s != begin;
+    }
+    uint64_t unit = any ? unit_ns(s) : 0;
+    uint64_t ns;
+    if (unit == 0 || __builtin_mul_overflow(whole, unit, &ns)) {
+        return false;
+    }
+    /* part / scale < 1: less than an hour's nanoseconds, which cannot overflow once ns <= 2^63. */
+    if (ns > DURATION_NS_MAX) {
+        return false;
+    }
+    *ret_ns = ns + (uint64_t)((double)part * ((double)unit / scale));
+    return *ret_ns <= DURATION_NS_MAX;
 }
 
 enum err_kind duration_parse(const char *s, int64_t *ret_ms, struct err *err)
 {
     const char *at = s;
-    int64_t sign = *at == '-' ? -1 : 1;
+    bool negative = *at == '-';
     at += *at == '-' || *at == '+' ? 1 : 0;
-    int64_t total = 0;
+    uint64_t total = 0;
     bool ok = *at != '\0';
     if (strcmp(at, "0") == 0) {
         at++;
     }
     while (ok && *at != '\0') {
-        int64_t term = 0;
-        ok = duration_term(&at, &term) && !__builtin_add_overflow(total, term, &total);
+        uint64_t term = 0;
+        ok = duration_term(&at, &term);
+        total += term;
+        /* Both were <= 2^63: if the sum did not fit, it is 0 now and below term. */
+        ok = ok && total >= term && total <= DURATION_NS_MAX;
     }
-    if (!ok) {
-        return err_set(err, ERR_INVALID, "\"%.40s\" is no duration: use Go's form, such as 30s, 1m30s or 1h", s);
+    /* Only the negative side reaches 2^63. */
+    if (!ok || (!negative && total > (uint64_t)INT64_MAX)) {
+        _cleanup_(free_cstr)
+        char *shown = text_clean(s, strlen(s), 40);
+        return err_set(err, ERR_INVALID,
+                       "\"%s\" is no duration: use Go's form, such as 30s, 1m30s or 1h", shown);
     }
-    *ret_ms = floor_div(sign * total, NS_PER_MS);
+    int64_t ns = negative ? (int64_t)(0 - total) : (int64_t)total;
+    *ret_ms = floor_div(ns, NS_PER_MS);
     return ERR_NONE;
 }
 
