@@ -130,7 +130,7 @@ static struct kube_request request_of(const struct held *h, struct mono now, jso
 static bool renewal_of_locked(struct held *h, struct mono now, struct srvtime now_srv, struct renewal *ret)
 {
     struct lease_grant grant = held_grant(h);
-    grant.stamp_ns = lease_stamp_ns(now_srv, h->stamp_ns + NS_PER_SEC);
+    grant.stamp_ns = lease_stamp_ns(now_srv, ns_add_ms(h->stamp_ns, 1000));
     json_t *body = h->look_first ? NULL : lease_renew_patch(h->object, &grant);
     if (body == NULL && !h->look_first) {
         held_lose_locked(h, "the object does not show it as ours any more");
@@ -200,7 +200,7 @@ static void settle_look(struct renewal *r, const struct kube_call *call)
     bool gone = call->result == ERR_NOT_FOUND;
     if (call->result == ERR_NONE) {
         held_note_object(h, call->reply.object);
-        gone = !lease_is_mine(call->reply.object, l->identity, h->epoch, NULL);
+        gone = !held_is_mine(h, call->reply.object);
     }
     MTX_GUARD(&l->lock);
     if (gone) {

@@ -93,6 +93,7 @@ static struct held *held_new(struct locks *l, const struct lease_grant *grant, s
     h->granted = sent;
     h->acquired = sent;
     h->tried_stamp_ns = INT64_MIN;
+    h->sent_stamp_ns = grant->stamp_ns;
     h->object = json_incref((json_t *)object);
     cancel_init(&h->cancel);
     cond_init(&h->turn_free);
@@ -350,6 +351,11 @@ static enum err_kind prepare_grant(struct locks *l, const struct lock_request *r
         return err_set(err, ERR_UNAVAILABLE, "no reply of the API server has told its time yet");
     }
     int64_t old_epoch = jsonx_int(object, "status.lease.leaseTransitions", 0);
+    if (old_epoch == INT64_MAX || request->epoch_noted == INT64_MAX) {
+        err_set(err, ERR_INVALID, "status.lease.leaseTransitions is the greatest number there is: no epoch can follow it");
+        err_hint(err, "a hand has set it; only a new object has a new epoch");
+        return err->kind;
+    }
     a->grant = (struct lease_grant){
         .holder = l->identity,
         .epoch = (old_epoch > request->epoch_noted ? old_epoch : request->epoch_noted) + 1,
@@ -479,14 +485,28 @@ void held_give_turn(struct held *h)
     cond_broadcast(&h->locks->changed);
 }
 
+/* A stamp beyond all that we ever sent is a hand's: from then on nobody could see our renewals move it. */
+static bool is_mine_locked(const struct held *h, const json_t *object, int64_t *ret_stamp_ns)
+{
+    const json_t *released = hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
+    return lease_is_mine(object, h->locks->identity, h->epoch, NULL) &&
+           rfc3339_parse(jsonx_str(released, "lastTransitionTime", ""), ret_stamp_ns) &&
+           *ret_stamp_ns <= h->sent_stamp_ns;
+}
+
+bool held_is_mine(struct held *h, const json_t *object)
+{
+    MTX_GUARD(&h->locks->lock);
+    int64_t ignored = 0;
+    return is_mine_locked(h, object, &ignored);
+}
+
 /* A stamp of ours that was written without an answer and now stands in the object: a grant from its sending on. No later
  * grant may use a stamp that stands there already, whoever told us of it. */
 static void note_stamp_locked(struct held *h, const json_t *object)
 {
-    const json_t *released = hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
     int64_t stamp_ns = INT64_MIN;
-    if (!lease_is_mine(object, h->locks->identity, h->epoch, NULL) ||
-        !rfc3339_parse(jsonx_str(released, "lastTransitionTime", ""), &stamp_ns)) {
+    if (!is_mine_locked(h, object, &stamp_ns)) {
         return;
     }
     if (stamp_ns == h->tried_stamp_ns && mono_before(h->granted, h->tried)) {
@@ -514,6 +534,7 @@ void held_note_try_locked(struct held *h, struct mono sent, int64_t stamp_ns)
         h->tried = sent;
     }
     h->tried_stamp_ns = stamp_ns;
+    h->sent_stamp_ns = stamp_ns > h->sent_stamp_ns ? stamp_ns : h->sent_stamp_ns;
 }
 
 void held_note_grant(struct held *h, struct mono sent, int64_t stamp_ns)
@@ -576,7 +597,7 @@ static enum err_kind look_again(struct held *h, const struct write *w, bool *ret
         return err->kind;
     }
     const char *holder = h->locks->identity;
-    bool mine = lease_is_mine(fresh, holder, h->epoch, NULL);
+    bool mine = held_is_mine(h, fresh);
     bool same_epoch = text_eq(jsonx_str(fresh, "status.lease.holderIdentity", ""), holder) &&
                       jsonx_int(fresh, "status.lease.leaseTransitions", 0) == h->epoch;
     *ret_done = !mine && same_epoch && w != NULL && shows_our_result(w, fresh);

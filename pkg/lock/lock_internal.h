@@ -19,6 +19,7 @@ struct held {
     int64_t stamp_ns;      /* the newest stamp of ours that is known to stand there */
     struct mono tried;     /* send time of the last write that stamped, and the stamp (INT64_MIN: none): if it stands there */
     int64_t tried_stamp_ns; /* after all, it was a grant */
+    int64_t sent_stamp_ns; /* the newest stamp that was ever sent */
     bool renew_now;        /* the stamp was behind the server's own Date */
     bool look_first;       /* the last renewal failed: read the object before the next */
     struct child *child;
@@ -42,6 +43,7 @@ struct lease_grant held_grant(const struct held *h);
 void held_lose_locked(struct held *h, const char *why);
 void held_take_turn(struct held *h);
 void held_give_turn(struct held *h);
+bool held_is_mine(struct held *h, const json_t *object);
 void held_note_object(struct held *h, json_t *object);
 void held_note_try_locked(struct held *h, struct mono sent, int64_t stamp_ns);
 void held_note_grant(struct held *h, struct mono sent, int64_t stamp_ns);

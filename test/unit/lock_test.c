@@ -573,6 +573,27 @@ static void without_the_servers_time_there_is_no_lock(void **state)
     assert_int_equal(f->api.patches, 0);
 }
 
+static void put_epoch(struct fixture *f, int64_t epoch)
+{
+    MTX_GUARD(&f->api.lock);
+    fake_put(jsonx_at(f->api.objects[0], "status.lease"), "leaseTransitions", json_integer(epoch));
+}
+
+/* The CRD lets a hand write any number into a new object: that must not end the process. */
+static void an_absurd_epoch_is_survived(void **state)
+{
+    struct fixture *f = *state;
+    put_epoch(f, INT64_MAX);
+    _cleanup_json_ json_t *greatest = read_object(f, "x");
+    struct err err = ERR_INIT;
+    assert_int_equal(acquire_with(f, greatest, false, &f->held, &err), ERR_INVALID);
+    assert_int_equal(f->api.patches, 0);
+    put_epoch(f, -5);
+    _cleanup_json_ json_t *negative = read_object(f, "x");
+    assert_int_equal(acquire_with(f, negative, false, &f->held, &err), ERR_NONE);
+    assert_int_equal(held_epoch(f->held), 1);
+}
+
 /* ---- writing ---- */
 
 static void progress_is_a_grant_only_with_a_new_stamp(void **state)
@@ -997,6 +1018,27 @@ static void whoever_loses_the_lock_is_stopped_at_once(void **state)
     }
 }
 
+static void stamp_for_ever(struct fake_api *api, json_t *object)
+{
+    (void)api;
+    put_condition(object, "Unknown", "Upgrading", "9999-12-31T23:59:59Z");
+}
+
+/* Nobody could see our renewals move such a stamp. */
+static void a_stamp_that_we_never_sent_is_not_ours(void **state)
+{
+    struct fixture *f = *state;
+    start_threads(f);
+    acquire_x(f);
+    fake_api_edit(&f->api, "x", stamp_for_ever);
+    _cleanup_json_ json_t *before = fake_api_object(&f->api, "x");
+    advance(f, RENEW_MS + 1);
+    assert_true(held_is_lost(f->held));
+    assert_int_equal(write_progress(f), ERR_LEASE_LOST);
+    _cleanup_json_ json_t *after = fake_api_object(&f->api, "x");
+    assert_true(jsonx_equal(before, after));
+}
+
 /* The whole time the heartbeat's request gets no reply, and does not even end at its deadline. */
 static void the_watchdog_stops_the_child_while_the_heartbeat_hangs(void **state)
 {
@@ -1268,6 +1310,7 @@ int main(void)
         T(whoever_stops_takes_no_lock),
         T(stopping_reaches_what_runs_under_a_lock),
         T(without_the_servers_time_there_is_no_lock),
+        T(an_absurd_epoch_is_survived),
         T(progress_is_a_grant_only_with_a_new_stamp),
         T(unanswered_progress_that_was_carried_out_counts_from_its_sending),
         T(the_result_frees_the_lock),
@@ -1288,6 +1331,7 @@ int main(void)
         T(a_stamp_behind_the_servers_date_is_renewed_at_once),
         T(a_failed_test_with_the_lock_still_ours_goes_on),
         T(whoever_loses_the_lock_is_stopped_at_once),
+        T(a_stamp_that_we_never_sent_is_not_ours),
         T(the_watchdog_stops_the_child_while_the_heartbeat_hangs),
         T(a_child_that_starts_after_the_soft_deadline_is_interrupted_too),
         T(an_unanswered_renewal_that_was_carried_out_counts_from_its_sending),
