@@ -1,4 +1,5 @@
-/* Writing JSON: our own, because jansson 2.14 writes 0.1 as 0.10000000000000001, and a digest must not depend on its version. */
+/* Writing JSON: our own, because jansson 2.14 writes 0.1 as 0.10000000000000001, and a digest must
+ * not depend on its version. */
 #include "jsonx/jsonx.h"
 
 #include <math.h>
@@ -10,49 +11,86 @@
 #include "base/mem.h"
 #include "base/must.h"
 #include "base/text.h"
+#include "jsonx/number.h"
 
-/* Twice what an API object can have: a bound for our own mistakes only. */
-#define DUMP_BYTES_MAX (2U * LIMIT_BODY_BYTES)
-/* Whole doubles below 2^53 are exact, and are written as integers. */
-#define EXACT_MAX 9007199254740992.0
+/* A bound for our own mistakes only: what came in had at most LIMIT_BODY_BYTES, and no byte is
+ * written as more than six. */
+#define DUMP_BYTES_MAX (6U * LIMIT_BODY_BYTES)
 
-static void write_string(struct buf *out, const char *s, size_t len)
+/* Bytes at s that JSON may hold as they are but a YAML reader (helm's) refuses or changes: DEL and
+ * the C1 controls, which are no printable characters of YAML 1.1; its line breaks NEL, LS and PS,
+ * which are folded together with the blanks beside them; the byte order mark; U+FFFE and U+FFFF. 0
+ * if s begins with none of these, else the length and the character. */
+static size_t yaml_unsafe(const unsigned char *s, size_t len, unsigned *ret_char)
 {
-    buf_add_char(out, '"');
-    for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)s[i];
-        switch (c) {
-        case '"':
-            buf_add_str(out, "\\\"");
-            break;
-        case '\\':
-            buf_add_str(out, "\\\\");
-            break;
-        case '\n':
-            buf_add_str(out, "\\n");
-            break;
-        case '\r':
-            buf_add_str(out, "\\r");
-            break;
-        case '\t':
-            buf_add_str(out, "\\t");
-            break;
-        default:
-            if (c < 0x20 || c == 0x7F) {
-                buf_addf(out, "\\u%04x", c);
-            } else {
-                buf_add_char(out, (char)c);
-            }
-        }
+    if (s[0] == 0x7F) {
+        *ret_char = s[0];
+        return 1;
     }
+    if (s[0] == 0xC2 && len >= 2 && s[1] <= 0x9F) {
+        *ret_char = s[1];
+        return 2;
+    }
+    if ((s[0] != 0xE2 && s[0] != 0xEF) || len < 3) {
+        return 0;
+    }
+    unsigned c = (s[0] & 0x0FU) << 12 | (s[1] & 0x3FU) << 6 | (s[2] & 0x3FU);
+    *ret_char = c;
+    return c == 0x2028 || c == 0x2029 || c == 0xFEFF || c >= 0xFFFE ? 3 : 0;
+}
+
+/* The two-character escape of c, or 0. */
+static char short_escape(unsigned char c)
+{
+    switch (c) {
+    case '"':
+    case '\\':
+        return (char)c;
+    case '\n':
+        return 'n';
+    case '\r':
+        return 'r';
+    case '\t':
+        return 't';
+    default:
+        return 0;
+    }
+}
+
+static void write_string(struct buf *out, const char *text, size_t len)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    buf_add_char(out, '"');
+    size_t plain = 0; /* where what is not yet written begins */
+    for (size_t i = 0; i < len;) {
+        unsigned c = s[i];
+        char escape = short_escape(s[i]);
+        size_t n = c < 0x20 || escape != 0 ? 1 : yaml_unsafe(s + i, len - i, &c);
+        if (n == 0) {
+            i++;
+            continue;
+        }
+        buf_add(out, s + plain, i - plain);
+        if (escape != 0) {
+            buf_add(out, (char[]){'\\', escape}, 2);
+        } else {
+            buf_addf(out, "\\u%04x", c);
+        }
+        i += n;
+        plain = i;
+    }
+    buf_add(out, s + plain, len - plain);
     buf_add_char(out, '"');
 }
 
-static void write_real(struct buf *out, double d)
+static void write_real(struct buf *out, double d, bool canonical)
 {
     must(isfinite(d));
-    if (d == trunc(d) && fabs(d) < EXACT_MAX) {
-        buf_addf(out, "%lld", (long long)d);
+    int64_t whole = 0;
+    if (number_is_integer(d, &whole)) {
+        /* To helm's templates -0.0 is not 0. As a number it is the same. */
+        bool negative_zero = d == 0 && signbit(d) != 0 && !canonical;
+        buf_addf(out, negative_zero ? "-0.0" : "%lld", (long long)whole);
         return;
     }
     char text[40];
@@ -63,6 +101,17 @@ static void write_real(struct buf *out, double d)
         }
     }
     buf_add_str(out, text);
+}
+
+static void write_integer(struct buf *out, int64_t i, bool canonical)
+{
+    if (canonical) {
+        /* Beyond 2^53 many integers are one double, and so one number to jsonx_equal and to helm.
+         */
+        write_real(out, (double)i, canonical);
+    } else {
+        buf_addf(out, "%lld", (long long)i);
+    }
 }
 
 static int compare_keys(const void *a, const void *b)
@@ -116,10 +165,10 @@ static void write_at(struct buf *out, const json_t *j, bool canonical, int depth
         write_string(out, json_string_value(j), json_string_length(j));
         break;
     case JSON_INTEGER:
-        buf_addf(out, "%lld", (long long)json_integer_value(j));
+        write_integer(out, json_integer_value(j), canonical);
         break;
     case JSON_REAL:
-        write_real(out, json_real_value(j));
+        write_real(out, json_real_value(j), canonical);
         break;
     case JSON_TRUE:
         buf_add_str(out, "true");
@@ -158,7 +207,8 @@ char *jsonx_dump_canonical(const json_t *j)
 
 void jsonx_digest(const json_t *j, char *out)
 {
-    _cleanup_(free_cstr) char *text = jsonx_dump_canonical(j);
+    _cleanup_(free_cstr)
+    char *text = jsonx_dump_canonical(j);
     unsigned char hash[EVP_MAX_MD_SIZE];
     unsigned len = 0;
     must(EVP_Digest(text, strlen(text), hash, &len, EVP_sha256(), NULL) == 1);

@@ -1,13 +1,13 @@
-/* Parsing: jansson with what it refuses made legal beforehand (long integers). Reading by path, equality. */
+/* Parsing: jansson with what it refuses made legal beforehand (long integers). Reading by path,
+ * equality. */
 #include "jsonx/jsonx.h"
 
-#include <ctype.h>
-#include <math.h>
 #include <string.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/must.h"
+#include "jsonx/number.h"
 
 /* ---- a scanner over JSON text that knows strings, depth and numbers ---- */
 
@@ -42,7 +42,8 @@ static bool is_long_integer(const char *text, size_t len)
         if (text[i] < '0' || text[i] > '9') {
             return false;
         }
-        overflow = overflow || __builtin_mul_overflow(value, 10, &value) || __builtin_sub_overflow(value, text[i] - '0', &value);
+        overflow = overflow || __builtin_mul_overflow(value, 10, &value) ||
+                   __builtin_sub_overflow(value, text[i] - '0', &value);
     }
     /* Counted downwards: INT64_MIN fits, its positive twin does not. */
     return overflow || (text[0] != '-' && value == INT64_MIN);
@@ -53,8 +54,9 @@ struct scan {
     size_t depth_max;
 };
 
-/* One walk: how deep is it, and is there an integer that jansson would refuse the whole text for? If out is not NULL the
- * text is copied with ".0" after each of those, so that they are read as reals. */
+/* One walk: how deep is it, and is there an integer that jansson would refuse the whole text for?
+ * If out is not NULL the text is copied with ".0" after each of those, so that they are read as
+ * reals. */
 static struct scan scan_text(const char *text, size_t len, struct buf *out)
 {
     struct scan s = {0};
@@ -101,8 +103,10 @@ enum err_kind jsonx_parse(const char *text, size_t len, json_t **ret, struct err
     json_t *j = json_loadb(text, len, JSON_DECODE_ANY, &why);
     buf_release(&patched);
     if (j == NULL) {
-        /* jansson quotes what it read ("... near 'text'"): that may be a secret, so only the place is told. */
-        return err_set(err, ERR_INVALID, "no valid JSON at line %d, column %d", why.line, why.column);
+        /* jansson quotes what it read ("... near 'text'"): that may be a secret, so only the place
+         * is told. */
+        return err_set(err, ERR_INVALID, "no valid JSON at line %d, column %d", why.line,
+                       why.column);
     }
     *ret = j;
     return ERR_NONE;
@@ -112,7 +116,8 @@ enum err_kind jsonx_parse(const char *text, size_t len, json_t **ret, struct err
 
 static size_t skip_blank(const char *text, size_t len, size_t at)
 {
-    while (at < len && (text[at] == ' ' || text[at] == '\n' || text[at] == '\r' || text[at] == '\t')) {
+    while (at < len &&
+           (text[at] == ' ' || text[at] == '\n' || text[at] == '\r' || text[at] == '\t')) {
         at++;
     }
     return at;
@@ -176,20 +181,37 @@ static bool find_items(const char *text, size_t len, size_t *ret_begin, size_t *
     return false;
 }
 
-static void each_item(const char *text, size_t end, size_t at, bool (*fn)(void *ctx, const char *item, size_t len), void *ctx)
+/* text[at] is the '[' of an array. False if its elements are not parted as JSON parts them: then
+ * some may not have been seen, and a list with a hole would look like deletions. */
+static bool each_item(const char *text, size_t len, size_t at,
+                      bool (*fn)(void *ctx, const char *item, size_t len), void *ctx)
 {
-    at++; /* '[' */
-    while ((at = skip_blank(text, end, at)) < end && text[at] != ']') {
-        size_t item_end = skip_value(text, end, at);
-        if (item_end == at || !fn(ctx, text + at, item_end - at)) {
-            return;
-        }
-        at = skip_blank(text, end, item_end);
-        at += at < end && text[at] == ',' ? 1 : 0;
+    at = skip_blank(text, len, at + 1);
+    if (at < len && text[at] == ']') {
+        return true;
     }
+    while (at < len) {
+        size_t end = skip_value(text, len, at);
+        if (end == at) {
+            return false;
+        }
+        if (!fn(ctx, text + at, end - at)) {
+            return true;
+        }
+        at = skip_blank(text, len, end);
+        if (at < len && text[at] == ']') {
+            return true;
+        }
+        if (at >= len || text[at] != ',') {
+            return false;
+        }
+        at = skip_blank(text, len, at + 1);
+    }
+    return false;
 }
 
-enum err_kind jsonx_split_items(const char *text, size_t len, bool (*fn)(void *ctx, const char *item, size_t len), void *ctx,
+enum err_kind jsonx_split_items(const char *text, size_t len,
+                                bool (*fn)(void *ctx, const char *item, size_t len), void *ctx,
                                 json_t **ret_rest, struct err *err)
 {
     size_t begin = 0;
@@ -213,8 +235,9 @@ enum err_kind jsonx_split_items(const char *text, size_t len, bool (*fn)(void *c
         json_decref(list);
         return err_set(err, ERR_INVALID, "the reply is no list");
     }
-    if (found) {
-        each_item(text, end, begin, fn, ctx);
+    if (found && !each_item(text, end, begin, fn, ctx)) {
+        json_decref(list);
+        return err_set(err, ERR_INVALID, "list: items are not parted by commas");
     }
     if (ret_rest != NULL) {
         *ret_rest = list;
@@ -252,8 +275,8 @@ int64_t jsonx_int(const json_t *j, const char *path, int64_t fallback)
     if (json_is_integer(v)) {
         return json_integer_value(v);
     }
-    double d = json_is_real(v) ? json_real_value(v) : NAN;
-    return isfinite(d) && d == trunc(d) && fabs(d) < 9007199254740992.0 ? (int64_t)d : fallback;
+    int64_t whole = 0;
+    return json_is_real(v) && number_is_integer(json_real_value(v), &whole) ? whole : fallback;
 }
 
 bool jsonx_bool(const json_t *j, const char *path, bool fallback)
@@ -284,8 +307,7 @@ static bool equal_at(const json_t *a, const json_t *b, int depth)
 {
     must(depth > 0);
     if (json_is_number(a) && json_is_number(b)) {
-        bool integers = json_is_integer(a) && json_is_integer(b);
-        return integers ? json_integer_value(a) == json_integer_value(b) : json_number_value(a) == json_number_value(b);
+        return json_number_value(a) == json_number_value(b);
     }
     if (a == NULL || b == NULL || json_typeof(a) != json_typeof(b)) {
         return false;
