@@ -63,8 +63,21 @@ static int64_t number_of(struct hr *hr, const json_t *spec, const char *path, in
     return n;
 }
 
+/* A scalar where a map belongs would read as a map with nothing in it. */
+static void check_map(struct hr *hr, const json_t *spec, const char *path)
+{
+    const json_t *v = jsonx_at(spec, path);
+    if (v != NULL && !json_is_null(v) && !json_is_object(v)) {
+        _cleanup_(free_cstr) char *field = xasprintf("spec.%s", path);
+        bad(hr, field, "must be a map");
+    }
+}
+
 static void read_chart(const json_t *spec, struct hr *hr)
 {
+    check_map(hr, spec, "chart");
+    check_map(hr, spec, "chart.secretRef");
+    check_map(hr, spec, "chart.chartPullSecret");
     struct hr_spec *s = &hr->spec;
     s->chart_repository = text_of(hr, spec, "chart.repository");
     s->chart_name = text_of(hr, spec, "chart.name");
@@ -139,8 +152,27 @@ static struct hr_values_source *add_source(struct hr_spec *s, enum hr_values_kin
     return src;
 }
 
+/* A member of a source of values with another type than it has: a default in its place would release something else. */
+static void check_ref(struct hr *hr, const json_t *ref, const char *field)
+{
+    static const char *const texts[] = {"name", "namespace", "key", "url", "path"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        const json_t *v = json_object_get(ref, texts[i]);
+        if (v != NULL && !json_is_null(v) && !json_is_string(v)) {
+            _cleanup_(free_cstr) char *where = xasprintf("%s.%s", field, texts[i]);
+            bad(hr, where, "must be a string");
+        }
+    }
+    const json_t *optional = json_object_get(ref, "optional");
+    if (optional != NULL && !json_is_null(optional) && !json_is_boolean(optional)) {
+        _cleanup_(free_cstr) char *where = xasprintf("%s.optional", field);
+        bad(hr, where, "must be true or false");
+    }
+}
+
 static void read_object_ref(struct hr *hr, const json_t *ref, enum hr_values_kind kind, const char *field)
 {
+    check_ref(hr, ref, field);
     const char *name = jsonx_str(ref, "name", "");
     if (name[0] == '\0') {
         bad(hr, field, "needs a name");
@@ -157,6 +189,7 @@ static void read_object_ref(struct hr *hr, const json_t *ref, enum hr_values_kin
 
 static void read_location_ref(struct hr *hr, const json_t *ref, enum hr_values_kind kind, const char *member, const char *field)
 {
+    check_ref(hr, ref, field);
     const char *location = jsonx_str(ref, member, "");
     if (location[0] == '\0') {
         bad(hr, field, kind == HR_VALUES_URL ? "needs a url" : "needs a path");
@@ -189,8 +222,19 @@ static void read_values_from(const json_t *item, size_t i, struct hr *hr)
     }
 }
 
+static void check_list(struct hr *hr, const json_t *spec, const char *name)
+{
+    const json_t *v = json_object_get(spec, name);
+    if (v != NULL && !json_is_null(v) && !json_is_array(v)) {
+        _cleanup_(free_cstr) char *field = xasprintf("spec.%s", name);
+        bad(hr, field, "must be a list");
+    }
+}
+
 static void read_values(const json_t *spec, struct hr *hr)
 {
+    check_list(hr, spec, "valueFileSecrets");
+    check_list(hr, spec, "valuesFrom");
     size_t i;
     const json_t *item;
     json_array_foreach(json_object_get(spec, "valueFileSecrets"), i, item)
@@ -215,6 +259,8 @@ static void read_values(const json_t *spec, struct hr *hr)
 static void read_options(const json_t *spec, struct hr *hr)
 {
     struct hr_spec *s = &hr->spec;
+    check_map(hr, spec, "rollback");
+    check_map(hr, spec, "test");
     s->helm_version = text_of(hr, spec, "helmVersion");
     if (s->helm_version != NULL && strcmp(s->helm_version, "v3") != 0) {
         bad(hr, "spec.helmVersion", strcmp(s->helm_version, "v2") == 0
