@@ -4,8 +4,9 @@
 
 #include <jansson.h>
 
-/* Merge over into base, in place: objects merge recursively, everything else (lists, scalars, null) replaces. null stays
- * null: helm reads it as "delete the chart's default" (case 21). Both must be objects; over is borrowed and copied. */
+/* Merge over into base, in place: objects merge recursively, everything else (lists, scalars, null)
+ * replaces. null stays null: helm reads it as "delete the chart's default" (case 21). Both must be
+ * objects; over is borrowed and copied. */
 void values_merge(json_t *base, const json_t *over);
 
 #endif
