@@ -39,6 +39,8 @@ struct app {
     struct charts *charts;
     struct events *events;
     struct locks *locks;
+    char *scope;
+    struct members *members;
     struct queue *queue;
     struct cache *releases, *records, *crds;
     struct reflector *reflectors[REFLECTORS];
@@ -49,7 +51,7 @@ struct app {
     pthread_t worker_threads[64];
     size_t worker_count;
     atomic_size_t workers_ended;
-    pthread_t threads[REFLECTORS + 3];
+    pthread_t threads[REFLECTORS + 4];
     size_t thread_count;
 };
 
@@ -179,6 +181,12 @@ static void *heartbeat_main(void *arg)
 static void *watchdog_main(void *arg)
 {
     locks_watchdog_run(arg);
+    return NULL;
+}
+
+static void *members_main(void *arg)
+{
+    members_run(arg);
     return NULL;
 }
 
@@ -319,6 +327,16 @@ static void make_parts(struct app *app, const struct dirs *dirs)
                                                    .identity = app->identity,
                                                    .lease_ms = flags->lease_ms,
                                                    .stopping = &app->stopping});
+    const char *ns = getenv("POD_NAMESPACE");
+    app->scope = xasprintf("namespace=%s selector=%s", flags->allow_namespace, flags->selector);
+    app->members = members_new(&(struct members_options){
+        .kube = app->kube,
+        .clock = clock_os(),
+        .rng = rng_os(),
+        .ns = ns != NULL && ns[0] != '\0' ? ns : kube_config_namespace(app->kube_config),
+        .identity = app->identity,
+        .scope = app->scope,
+        .cancel = &app->stopping});
     app->worker = worker_new(&(struct worker_options){.kube = app->kube,
                                                       .kube_config = app->kube_config,
                                                       .clock = clock_os(),
@@ -330,6 +348,7 @@ static void make_parts(struct app *app, const struct dirs *dirs)
                                                       .locks = app->locks,
                                                       .charts = app->charts,
                                                       .helm = app->helm,
+                                                      .members = app->members,
                                                       .events = app->events,
                                                       .metrics = app->metrics,
                                                       .stopping = &app->stopping,
@@ -411,6 +430,8 @@ static void app_free(struct app *app)
         reflector_free(app->reflectors[i]);
     }
     worker_free(app->worker);
+    members_free(app->members);
+    free(app->scope);
     locks_free(app->locks);
     events_free(app->events);
     queue_free(app->queue);
@@ -457,6 +478,7 @@ enum err_kind app_start(const struct flags *flags, const struct dirs *dirs, stru
     start_thread(app, heartbeat_main, app->locks);
     start_thread(app, watchdog_main, app->locks);
     start_thread(app, events_main, app->events);
+    start_thread(app, members_main, app->members);
     for (size_t i = 0; i < REFLECTORS; i++) {
         start_thread(app, reflector_main, app->reflectors[i]);
     }

@@ -26,7 +26,7 @@ struct kube_gvr {
     const char *resource; /* plural */
     bool namespaced;
 };
-extern const struct kube_gvr KUBE_HELMRELEASES, KUBE_SECRETS, KUBE_CONFIGMAPS, KUBE_EVENTS, KUBE_CRDS, KUBE_NAMESPACES;
+extern const struct kube_gvr KUBE_HELMRELEASES, KUBE_SECRETS, KUBE_CONFIGMAPS, KUBE_EVENTS, KUBE_CRDS, KUBE_NAMESPACES, KUBE_LEASES;
 
 struct kube;
 struct kube_options {

@@ -14,6 +14,7 @@ const struct kube_gvr KUBE_EVENTS = {"events.k8s.io", "v1", "events", true};
 const struct kube_gvr KUBE_CRDS = {"apiextensions.k8s.io", "v1", "customresourcedefinitions",
                                    false};
 const struct kube_gvr KUBE_NAMESPACES = {"", "v1", "namespaces", false};
+const struct kube_gvr KUBE_LEASES = {"coordination.k8s.io", "v1", "leases", true};
 
 bool kube_is_write(const char *method)
 {

@@ -14,6 +14,8 @@
 /* While the CRD is bad every key looks again this often; the CRD's watch is what ends it. */
 #define CRD_BAD_RETRY_MS INT64_C(5000)
 
+/* The k-th replica in an object's order takes it only if it still needs a sync k of these later. */
+#define TURN_MS INT64_C(300)
 /* A record that changed is looked at this much later. */
 #define RECORD_SETTLE_MS INT64_C(1000)
 
@@ -31,6 +33,7 @@ struct worker *worker_new(const struct worker_options *options)
     mtx_init(&w->lock, "worker");
     w->sightings.free_value = free_sighting;
     w->unlocked.free_value = free;
+    w->turns.free_value = free;
     atomic_init(&w->passes, 0);
     return w;
 }
@@ -42,6 +45,7 @@ void worker_free(struct worker *w)
     }
     strmap_release(&w->sightings);
     strmap_release(&w->unlocked);
+    strmap_release(&w->turns);
     mtx_release(&w->lock);
     free(w->kubeconfig);
     free(w);
@@ -155,6 +159,7 @@ static void release_gone(struct worker *w, const struct snap *before)
     mtx_lock(&w->lock);
     (void)strmap_remove(&w->sightings, before->key);
     (void)strmap_remove(&w->unlocked, before->key);
+    (void)strmap_remove(&w->turns, before->key);
     mtx_unlock(&w->lock);
     struct hr *hr = NULL;
     struct err ignored = ERR_INIT;
@@ -311,6 +316,38 @@ static enum release_due compare(struct pass *p, const struct release_answer *ans
     return released && inputs_fault ? RELEASE_DUE : RELEASE_NOT_DUE;
 }
 
+/* Milliseconds until it is our turn to take a lock that is due; 0 = now. Those before us get a head start; if they are dead or
+ * busy, it is soon over. Others' turns are waited for with low priority, so that each replica does its own share first. */
+static int64_t turn_wait_ms(struct pass *p)
+{
+    struct worker *w = p->w;
+    int rank = w->options.members != NULL ? members_rank(w->options.members, p->hr->uid, p->hr->status.attempt.failures) : 0;
+    struct mono now = clock_mono(w->options.clock);
+    MTX_GUARD(&w->lock);
+    struct mono *since = strmap_get(&w->turns, p->key);
+    if (rank == 0) {
+        (void)strmap_remove(&w->turns, p->key);
+        return 0;
+    }
+    if (since == NULL) {
+        since = xmalloc(sizeof(*since));
+        *since = now;
+        strmap_put(&w->turns, p->key, since);
+    }
+    int64_t left_ms = rank * TURN_MS - mono_diff_ms(now, *since);
+    if (left_ms <= 0) {
+        (void)strmap_remove(&w->turns, p->key);
+        return 0;
+    }
+    return left_ms;
+}
+
+static void forget_turn(struct worker *w, const char *key)
+{
+    MTX_GUARD(&w->lock);
+    (void)strmap_remove(&w->turns, key);
+}
+
 static const char *verb_of(const struct pass *p)
 {
     if (p->hr->deleting) {
@@ -407,6 +444,7 @@ static void run_pass(struct pass *p)
         wait_ms = locks_lease_ms(w->options.locks);
     }
     if (verdict == LEASE_WAIT) {
+        forget_turn(w, p->key);
         queue_add_after(w->options.queue, p->key, wait_ms, QUEUE_HIGH);
         return;
     }
@@ -423,6 +461,12 @@ static void run_pass(struct pass *p)
         bool soon = answer.wait_ms > 0 && answer.wait_ms < resync_ms;
         queue_add_after(w->options.queue, p->key, soon ? answer.wait_ms : resync_ms, QUEUE_LOW);
         log_debug("pass", "nothing to do", LOG_S("why", answer.why), LOG_I("wait_ms", answer.wait_ms));
+        forget_turn(w, p->key);
+        return;
+    }
+    int64_t turn_ms = turn_wait_ms(p);
+    if (turn_ms > 0) {
+        queue_add_after(w->options.queue, p->key, turn_ms, QUEUE_LOW);
         return;
     }
     take_and_sync(p, verdict == LEASE_EXPIRED, why);

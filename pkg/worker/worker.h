@@ -16,6 +16,7 @@
 #include "kube/kube.h"
 #include "kube/kubeconfig.h"
 #include "lock/lock.h"
+#include "member/member.h"
 #include "metrics/metrics.h"
 #include "queue/queue.h"
 #include "reflector/reflector.h"
@@ -32,6 +33,7 @@ struct worker_options {
     struct locks *locks;
     struct charts *charts;
     struct helm *helm;
+    struct members *members; /* who goes first; NULL: always we */
     struct events *events;
     struct metrics *metrics;
     struct cancel *stopping;

@@ -18,6 +18,7 @@ struct worker {
     struct mtx lock;
     struct strmap sightings; /* key -> struct lease_sighting *; guarded by lock */
     struct strmap unlocked;  /* key -> int64_t *: newest epoch that we freed ourselves; guarded by lock */
+    struct strmap turns;     /* key -> struct mono *: since when another replica's turn is waited for; guarded by lock */
     bool crd_bad;            /* guarded by lock */
     char crd_why[512];
     atomic_llong passes;

@@ -658,3 +658,39 @@ func TestWallClocksDoNotMatter(t *testing.T) {
 		})
 	}
 }
+
+// Three replicas share the work about evenly, and hardly ever race for a lock (docs/lock.md 9).
+func TestWorkIsSharedWithoutRaces(t *testing.T) {
+	const objects = 120
+	ns, dir := newNamespace(t)
+	repo := startRepo(t, dir)
+	repo.pack("one", "0.1.0")
+	var replicas []*replica
+	for _, name := range []string{"a", "b", "c"} {
+		replicas = append(replicas, startBelay(t, name, belayOptions{ns: ns, dir: dir, env: []string{"POD_NAMESPACE=" + systemNamespace}}))
+	}
+	time.Sleep(12 * time.Second) // two beats of the membership: all know all
+	for i := 0; i < objects; i++ {
+		s := spec(repo, "one", "0.1.0", object{"v": int64(1)})
+		s["releaseName"] = fmt.Sprintf("w%d", i)
+		createHR(t, ns, fmt.Sprintf("w%d", i), s)
+	}
+	waitAll(t, ns, objects, 5*time.Minute)
+	var total, conflicts float64
+	var shares []float64
+	for _, r := range replicas {
+		n := r.metric("belay_lock_acquired_total")
+		shares = append(shares, n)
+		total += n
+		conflicts += r.metric("belay_lock_conflicts_total")
+	}
+	t.Logf("%d objects: %v syncs, %.0f lost PATCHes (%.3f a sync)", objects, shares, conflicts, conflicts/total)
+	if conflicts/total > 0.05 {
+		t.Errorf("%.3f lost PATCHes a sync, want at most 0.05", conflicts/total)
+	}
+	for i, n := range shares {
+		if n < total/3*0.8 || n > total/3*1.2 {
+			t.Errorf("%s did %.0f of %.0f syncs, want a third within 20 %%", replicas[i].name, n, total)
+		}
+	}
+}
