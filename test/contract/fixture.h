@@ -40,12 +40,14 @@ struct client {
     struct kube *kube;
 };
 
-static inline void client_open(struct client *c)
+/* path: a kubeconfig; NULL = $KUBECONFIG. */
+static inline void client_open_at(struct client *c, const char *path)
 {
     (void)signal(SIGPIPE, SIG_IGN);
     struct err err = ERR_INIT;
-    if (kube_config_load(&(struct kube_config_options){.proc = proc_posix(), .clock = clock_os()},
-                         &c->config, &err)) {
+    if (kube_config_load(
+            &(struct kube_config_options){.path = path, .proc = proc_posix(), .clock = clock_os()},
+            &c->config, &err)) {
         fail_msg("KUBECONFIG: %s", err.msg);
     }
     struct kube_tls tls = {0};
@@ -66,6 +68,11 @@ static inline void client_open(struct client *c)
                                               .clock = clock_os(),
                                               .config = c->config,
                                               .user_agent = "belay/contract"});
+}
+
+static inline void client_open(struct client *c)
+{
+    client_open_at(c, NULL);
 }
 
 static inline void client_close(struct client *c)
