@@ -26,6 +26,10 @@ static void every_legal_lease_leaves_time_to_renew_and_stop(void **state)
         assert_true(mono_before(d.renew, d.soft));
         assert_true(mono_before(d.soft, d.hard));
         assert_true(mono_diff_ms(d.hard, (struct mono){SEC}) < ms);
+        /* A renewal that just missed a round waits for that one's slowest reply, and then for its own. */
+        int64_t worst_ms = lease_renew_ms(ms) - lease_early_ms(ms) + 2 * lease_request_ms(ms);
+        assert_true(mono_before(mono_add_ms((struct mono){SEC}, worst_ms), d.soft));
+        assert_true(lease_early_ms(ms) >= 0 && lease_early_ms(ms) < lease_renew_ms(ms));
     }
 }
 
@@ -311,6 +315,16 @@ static void a_dropped_field_is_named(void **state)
         assert_int_equal(json_object_del(jsonx_at(object, drops[i].parent), drops[i].field), 0);
         assert_int_equal(lease_check_echo(object, &grant, &err), ERR_INVALID);
         assert_non_null(strstr(err.msg, drops[i].says));
+    }
+    /* Without its stamp a lock could never be renewed, and with another nobody could tell whose it is. */
+    static const char *const stamps[] = {NULL, "2026-12-01T12:00:30Z", "soon"};
+    for (size_t i = 0; i < sizeof(stamps) / sizeof(stamps[0]); i++) {
+        _cleanup_json_ json_t *object = locked_object();
+        json_t *released = hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
+        json_t *stamp = stamps[i] != NULL ? json_string(stamps[i]) : json_null();
+        assert_int_equal(json_object_set_new(released, "lastTransitionTime", stamp), 0);
+        assert_int_equal(lease_check_echo(object, &grant, &err), ERR_INVALID);
+        assert_non_null(strstr(err.msg, "lastTransitionTime"));
     }
 }
 
