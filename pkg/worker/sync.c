@@ -29,8 +29,36 @@ static const char *result_event_reason(const struct outcome *o)
     return strcmp(o->released, "True") == 0 ? "ReleaseSynced" : o->interrupted ? "SyncInterrupted" : "FailedReleaseSync";
 }
 
+/* Fields of helm-operator's API that this version does not act on: whoever relies on them must hear of it. */
+static void report_unserved(struct sync *s)
+{
+    const struct {
+        bool set;
+        const char *note;
+    } fields[] = {
+        {s->hr->spec.test.enable, "spec.test.enable is not served by this version of belay: no test is run"},
+        {s->hr->spec.rollback.enable, "spec.rollback.enable is not served by this version of belay: a failed upgrade is retried, not rolled back"},
+        {s->hr->spec.chart_pull_secret != NULL, "spec.chart.chartPullSecret is not served by this version of belay: give credentials by --helm-repository-import"},
+    };
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        if (!fields[i].set) {
+            continue;
+        }
+        event_emit(s->w->options.events, &(struct event){.ns = s->hr->ns,
+                                                         .name = s->hr->name,
+                                                         .uid = s->hr->uid,
+                                                         .resource_version = s->hr->resource_version,
+                                                         .warning = true,
+                                                         .reason = "FieldNotServed",
+                                                         .action = "Sync",
+                                                         .note = fields[i].note});
+        log_warn("sync", fields[i].note);
+    }
+}
+
 static void report(struct sync *s, const struct outcome *o)
 {
+    report_unserved(s);
     bool ok = strcmp(o->released, "True") == 0;
     bool warning = !ok && !o->interrupted;
     struct hr *hr = s->hr;
@@ -387,11 +415,13 @@ static void finish_pending(struct sync *s)
 {
     struct err err = ERR_INIT;
     const char *word = helmrec_status_name(s->newest->status);
+    /* A first install has nothing to go back to, and an uninstall can only be finished. */
+    bool undo = s->newest->revision > 1 && s->newest->status != HELMREC_UNINSTALLING;
     err_set(&err, ERR_CONFLICT,
             "release '%s' in '%s' is %s (revision %lld): another helm is at work on it, or died while it was; if none is, run: "
-            "helm rollback %s -n %s",
-            s->hr->spec.release_name, s->hr->spec.target_ns, word, (long long)s->newest->revision, s->hr->spec.release_name,
-            s->hr->spec.target_ns);
+            "helm %s %s -n %s",
+            s->hr->spec.release_name, s->hr->spec.target_ns, word, (long long)s->newest->revision,
+            undo ? "rollback" : "uninstall", s->hr->spec.release_name, s->hr->spec.target_ns);
     struct outcome o = {.phase = "Failed", .reason = "Pending", .release_status = word};
     sync_fail_with(s, &o, &err);
 }

@@ -16,6 +16,8 @@
 
 /* The k-th replica in an object's order takes it only if it still needs a sync k of these later. */
 #define TURN_MS INT64_C(300)
+/* Longer than a healthy watch ever lags behind our own writes. */
+#define WATCH_LAG_MS INT64_C(5000)
 /* A record that changed is looked at this much later. */
 #define RECORD_SETTLE_MS INT64_C(1000)
 
@@ -359,20 +361,23 @@ static const char *verb_of(const struct pass *p)
 
 static void note_unlocked(struct worker *w, const char *key, int64_t epoch)
 {
+    struct unlocked *u = xmalloc(sizeof(*u));
+    *u = (struct unlocked){.epoch = epoch, .when = clock_mono(w->options.clock)};
     MTX_GUARD(&w->lock);
-    int64_t *slot = xmalloc(sizeof(*slot));
-    *slot = epoch;
-    strmap_put(&w->unlocked, key, slot);
+    strmap_put(&w->unlocked, key, u);
 }
 
 /* Our own cache may be behind our own writes: then it shows a lock that we have freed, or a state from before it. Deciding on
- * that would only lose a race against ourselves (the PATCH's resourceVersion sees to it); the watch will wake us. */
+ * that would only lose a race against ourselves (the PATCH's resourceVersion sees to it); the watch will wake us. For a short
+ * time only: a status that somebody has wiped shows an older epoch too, and stays like that. */
 static bool cache_is_behind(struct worker *w, const char *key, const struct hr *hr)
 {
+    struct mono now = clock_mono(w->options.clock);
     MTX_GUARD(&w->lock);
-    const int64_t *epoch = strmap_get(&w->unlocked, key);
-    return epoch != NULL && (hr->status.lease.transitions < *epoch ||
-                             (hr->status.lease.transitions == *epoch && hr->status.released.status == HR_UNKNOWN));
+    const struct unlocked *u = strmap_get(&w->unlocked, key);
+    bool older = u != NULL && (hr->status.lease.transitions < u->epoch ||
+                               (hr->status.lease.transitions == u->epoch && hr->status.released.status == HR_UNKNOWN));
+    return older && mono_diff_ms(now, u->when) < WATCH_LAG_MS;
 }
 
 static void run_sync(struct pass *p, struct held *held)
@@ -441,7 +446,7 @@ static void run_pass(struct pass *p)
     enum lease_verdict verdict = judge_lease(w, p->key, p->hr, &wait_ms);
     if (cache_is_behind(w, p->key, p->hr)) {
         verdict = LEASE_WAIT;
-        wait_ms = locks_lease_ms(w->options.locks);
+        wait_ms = WATCH_LAG_MS;
     }
     if (verdict == LEASE_WAIT) {
         forget_turn(w, p->key);

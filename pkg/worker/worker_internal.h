@@ -12,12 +12,17 @@
 /* How long a chart's resolution and download may take under the lock (the heartbeat keeps it meanwhile). */
 #define WORKER_FETCH_MS INT64_C(300000)
 
+struct unlocked {
+    int64_t epoch;
+    struct mono when;
+};
+
 struct worker {
     struct worker_options options;
     char *kubeconfig; /* path of helm's */
     struct mtx lock;
     struct strmap sightings; /* key -> struct lease_sighting *; guarded by lock */
-    struct strmap unlocked;  /* key -> int64_t *: newest epoch that we freed ourselves; guarded by lock */
+    struct strmap unlocked;  /* key -> struct unlocked *: what we freed ourselves last; guarded by lock */
     struct strmap turns;     /* key -> struct mono *: since when another replica's turn is waited for; guarded by lock */
     bool crd_bad;            /* guarded by lock */
     char crd_why[512];

@@ -694,3 +694,39 @@ func TestWorkIsSharedWithoutRaces(t *testing.T) {
 		}
 	}
 }
+
+// kill -9 in the middle of helm: helm dies with belay, the pending record is reported with the command that repairs it, and
+// once a person has run that, the change is released.
+func TestKilledInTheMiddleOfHelmIsReported(t *testing.T) {
+	t.Parallel()
+	ns, dir := newNamespace(t)
+	repo := startRepo(t, dir)
+	repo.pack("slow", "0.1.0")
+	seen := record(t, ns)
+	o := belayOptions{ns: ns, dir: dir, flags: []string{"--lease-timeout", "5s"}}
+	b := startBelay(t, "a", o)
+	s := spec(repo, "slow", "0.1.0", object{"hold": false})
+	s["releaseName"] = "x"
+	createHR(t, ns, "x", s)
+	waitReleased(t, ns, "x", "True", 60*time.Second)
+	patchSpec(t, ns, "x", object{"values": object{"hold": true}})
+	eventually(t, 30*time.Second, "helm waits in its hook", func() bool {
+		all := revisions(t, ns, "x")
+		return len(all) == 2 && all[1].status == "pending-upgrade"
+	})
+	helmPid := childOf(t, b.cmd.Process.Pid, "helm3")
+	b.kill()
+	eventually(t, 5*time.Second, "helm died with it", func() bool { return syscall.Kill(helmPid, 0) != nil })
+	startBelay(t, "b", o)
+	u := waitReleased(t, ns, "x", "False", 30*time.Second)
+	if c := conditionOf(u, "Released"); c.reason != "Pending" || !strings.Contains(c.message, "helm rollback x -n "+ns) {
+		t.Errorf("reason %s: %s", c.reason, c.message)
+	}
+	releaseHook(t, ns)
+	helm(t, "helm3", "rollback", "x", "-n", ns)
+	waitReleased(t, ns, "x", "True", 60*time.Second)
+	if got := newest(t, ns, "x"); got != 4 {
+		t.Errorf("revision %d, want 4: the killed upgrade, the rollback, the upgrade", got)
+	}
+	seen.checkTruth(t)
+}
