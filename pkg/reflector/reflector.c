@@ -2,7 +2,10 @@
  *
  *   list --ok--> watch --ended, silent, cut--> watch again from the last resourceVersion
  *    ^              |
- *    +-- 410, ERROR 410, or a first failure of list -------+ (with back-off for all but a healthy end) */
+ *    +--410, ERROR 410, an event beyond the limit
+ *
+ * Every failure backs off, and so does what looks healthy but would turn in a circle: a watch that ends at once without a word,
+ * a 410 right after a LIST. */
 #include "reflector/reflector.h"
 
 #include <stdio.h>
@@ -15,6 +18,7 @@
 #include "base/strmap.h"
 #include "base/text.h"
 #include "jsonx/jsonx.h"
+#include "reflector/peek.h"
 #include "watchframe/watchframe.h"
 
 #define LIST_TIMEOUT_MS     INT64_C(60000)
@@ -24,12 +28,15 @@
 #define BACKOFF_FIRST_MS    INT64_C(800)
 #define BACKOFF_MAX_MS      INT64_C(30000)
 #define HEALTHY_MS          INT64_C(120000) /* after this long the back-off starts anew */
+#define SHORT_WATCH_MS      INT64_C(1000)   /* a watch that ends sooner does no good: asking again at once would be a storm */
+#define QUERY_BYTES_MAX     (64U << 10)     /* selectors and a continue token */
 
 struct reflector {
     struct reflector_options options;
     char *resource_version; /* last seen; NULL = list first */
     int64_t backoff_ms;     /* next */
     struct mono healthy_since;
+    struct mono listed_at; /* the end of the last whole LIST */
     struct mtx lock;
     struct mono last_word; /* guarded by lock */
 };
@@ -121,42 +128,36 @@ static struct snap *snap_of(struct reflector *r, json_t *object, bool live)
     return s;
 }
 
-/* The value of "name": "..." in the item's text behind "metadata", for an item that does not parse; NULL if not found. */
-static char *tolerant_string(const char *item, size_t len, const char *name)
+/* A snap of an object whose text cannot be parsed, or NULL if not even its name can be read. Where an event's object stands
+ * inside the text is said by in_event. */
+static struct snap *bad_snap(struct reflector *r, const char *text, size_t len, const struct err *why, bool in_event)
 {
-    const char *metadata = memmem(item, len, "\"metadata\"", 10);
-    if (metadata == NULL) {
-        return NULL;
+    static const char *const paths[][3] = {{"object", "metadata", "namespace"},
+                                           {"object", "metadata", "name"},
+                                           {"object", "metadata", "uid"},
+                                           {"object", "metadata", "resourceVersion"}};
+    char *found[4];
+    size_t skip = in_event ? 0 : 1;
+    for (size_t i = 0; i < 4; i++) {
+        found[i] = peek_str(text, len, paths[i] + skip, 3 - skip);
+        found[i] = found[i] != NULL ? found[i] : xstrdup("");
     }
-    size_t left = len - (size_t)(metadata - item);
-    _cleanup_(free_cstr) char *pattern = xasprintf("\"%s\":\"", name);
-    const char *at = memmem(metadata, left, pattern, strlen(pattern));
-    if (at == NULL) {
-        return NULL;
+    log_warn("reflector", "an object cannot be read, it is left out", LOG_S("of", r->options.name), LOG_S("ns", found[0]),
+             LOG_S("name", found[1]), LOG_S("err", why->msg));
+    struct snap *s = NULL;
+    if (found[1][0] != '\0') {
+        s = xcalloc(1, sizeof(*s));
+        atomic_init(&s->refs, 1);
+        s->key = found[0][0] != '\0' ? xasprintf("%s/%s", found[0], found[1]) : xstrdup(found[1]);
+        s->uid = take_ptr(&found[2]);
+        s->resource_version = take_ptr(&found[3]);
+        s->seen = clock_mono(r->options.clock);
+        s->live = in_event;
+        s->bad = *why;
     }
-    at += strlen(pattern);
-    const char *end = memchr(at, '"', len - (size_t)(at - item));
-    return end != NULL ? xstrndup(at, (size_t)(end - at)) : NULL;
-}
-
-static struct snap *bad_snap(struct reflector *r, const char *item, size_t len, const struct err *why, bool live)
-{
-    _cleanup_(free_cstr) char *ns = tolerant_string(item, len, "namespace");
-    _cleanup_(free_cstr) char *name = tolerant_string(item, len, "name");
-    _cleanup_(free_cstr) char *version = tolerant_string(item, len, "resourceVersion");
-    log_warn("reflector", "an object cannot be read, it is left out", LOG_S("of", r->options.name),
-             LOG_S("ns", ns != NULL ? ns : ""), LOG_S("name", name != NULL ? name : "?"), LOG_S("err", why->msg));
-    if (name == NULL) {
-        return NULL;
+    for (size_t i = 0; i < 4; i++) {
+        free(found[i]);
     }
-    struct snap *s = xcalloc(1, sizeof(*s));
-    atomic_init(&s->refs, 1);
-    s->key = ns != NULL ? xasprintf("%s/%s", ns, name) : xstrdup(name);
-    s->uid = xstrdup("");
-    s->resource_version = xstrdup(version != NULL ? version : "");
-    s->seen = clock_mono(r->options.clock);
-    s->live = live;
-    s->bad = *why;
     return s;
 }
 
@@ -209,6 +210,7 @@ static void drop(struct reflector *r, const char *key)
 struct listing {
     struct reflector *r;
     struct strmap seen; /* keys */
+    bool nameless;      /* an item could not even be told by name: what is missing may be that one */
 };
 
 static bool list_item(void *ctx, const char *item, size_t len)
@@ -219,10 +221,12 @@ static bool list_item(void *ctx, const char *item, size_t len)
     struct snap *s = jsonx_parse(item, len, &object, &why) ? bad_snap(l->r, item, len, &why, false)
                                                            : snap_of(l->r, object, false);
     json_decref(object);
-    if (s != NULL) {
-        strmap_put(&l->seen, s->key, NULL);
-        upsert(l->r, s);
+    if (s == NULL) {
+        l->nameless = true;
+        return true;
     }
+    strmap_put(&l->seen, s->key, NULL);
+    upsert(l->r, s);
     return true;
 }
 
@@ -234,11 +238,17 @@ static void add_query(struct buf *q, const char *name, const char *value)
     }
 }
 
+/* A query with a part missing would ask for something else, so it is not sent. */
+static enum err_kind query_too_long(struct err *err)
+{
+    return err_set(err, ERR_LIMIT, "the query is longer than %u bytes", QUERY_BYTES_MAX);
+}
+
 /* One page. *cont is the continue token of the next one, "" at the end; owner: the caller. */
 static enum err_kind list_page(struct listing *l, bool paged, char **cont, char **version, struct err *err)
 {
     struct reflector *r = l->r;
-    struct buf query = BUF_INIT(64U << 10);
+    struct buf query = BUF_INIT(QUERY_BYTES_MAX);
     add_query(&query, "labelSelector", r->options.label_selector);
     add_query(&query, "fieldSelector", r->options.field_selector);
     add_query(&query, "continue", *cont);
@@ -254,7 +264,7 @@ static enum err_kind list_page(struct listing *l, bool paged, char **cont, char 
                                .cancel = r->options.cancel,
                                .raw_body = true};
     struct kube_reply reply = KUBE_REPLY_INIT;
-    enum err_kind kind = kube_do(r->options.kube, &req, &reply, err);
+    enum err_kind kind = query.overflow ? query_too_long(err) : kube_do(r->options.kube, &req, &reply, err);
     buf_release(&query);
     if (kind) {
         return kind;
@@ -266,6 +276,9 @@ static enum err_kind list_page(struct listing *l, bool paged, char **cont, char 
         return kind;
     }
     heard(r);
+    if (jsonx_str(rest, "metadata.resourceVersion", "")[0] == '\0') {
+        return err_set(err, ERR_INVALID, "the list has no resourceVersion, so nothing can be watched");
+    }
     free(*cont);
     free(*version);
     *cont = xstrdup(jsonx_str(rest, "metadata.continue", ""));
@@ -278,16 +291,18 @@ static enum err_kind list_pages(struct listing *l, char **version, struct err *e
     _cleanup_(free_cstr) char *cont = xstrdup("");
     bool paged = true;
     do {
-        enum err_kind kind = list_page(l, paged, &cont, version, err);
+        struct err why = ERR_INIT;
+        enum err_kind kind = list_page(l, paged, &cont, version, &why);
         if (kind == ERR_GONE && cont[0] != '\0') {
             /* The continue token has expired: what was read is no one state of the world. Once more, in one piece. */
             paged = false;
             free(cont);
             cont = xstrdup("");
             strmap_release(&l->seen);
-            kind = list_page(l, paged, &cont, version, err);
+            kind = list_page(l, paged, &cont, version, &why);
         }
         if (kind) {
+            *err = why;
             return kind;
         }
     } while (cont[0] != '\0');
@@ -304,13 +319,14 @@ static enum err_kind list_all(struct reflector *r, struct err *err)
         struct snap **known = NULL;
         size_t n = cache_all(r->options.cache, &known);
         for (size_t i = 0; i < n; i++) {
-            if (!strmap_has(&l.seen, known[i]->key)) {
+            if (!l.nameless && !strmap_has(&l.seen, known[i]->key)) {
                 drop(r, known[i]->key);
             }
             snap_unref(known[i]);
         }
         free(known);
         set_resource_version(r, version);
+        r->listed_at = clock_mono(r->options.clock);
         cache_set_synced(r->options.cache);
     }
     strmap_release(&l.seen);
@@ -322,6 +338,7 @@ static enum err_kind list_all(struct reflector *r, struct err *err)
 struct watching {
     struct reflector *r;
     struct watchframe frames;
+    bool heard;     /* a byte at least */
     struct err err; /* what an event or a frame said; kind NONE = nothing */
 };
 
@@ -335,8 +352,13 @@ static void on_error_event(struct watching *w, const json_t *status)
 /* An event that does not parse: the object is noted as bad; where the watch stands is known from the next event. */
 static void on_bad_line(struct watching *w, const char *line, size_t len, const struct err *why)
 {
+    static const char *const path[] = {"type"};
+    _cleanup_(free_cstr) char *type = peek_str(line, len, path, 1);
     struct snap *s = bad_snap(w->r, line, len, why, true);
-    if (s != NULL) {
+    if (s != NULL && text_eq(type, "DELETED")) {
+        drop(w->r, s->key);
+        snap_unref(s);
+    } else if (s != NULL) {
         upsert(w->r, s);
     }
 }
@@ -377,6 +399,7 @@ static bool on_line(void *ctx, const char *line, size_t len)
 static bool on_bytes(void *ctx, const char *bytes, size_t len)
 {
     struct watching *w = ctx;
+    w->heard = true;
     heard(w->r);
     struct err err = ERR_INIT;
     if (watchframe_feed(&w->frames, bytes, len, on_line, w, &err)) {
@@ -393,7 +416,7 @@ static enum err_kind watch(struct reflector *r, struct err *err)
 {
     struct watching w = {.r = r};
     watchframe_init(&w.frames);
-    struct buf query = BUF_INIT(8192);
+    struct buf query = BUF_INIT(QUERY_BYTES_MAX);
     add_query(&query, "labelSelector", r->options.label_selector);
     add_query(&query, "fieldSelector", r->options.field_selector);
     add_query(&query, "resourceVersion", r->resource_version);
@@ -410,13 +433,17 @@ static enum err_kind watch(struct reflector *r, struct err *err)
                                .on_data = on_bytes,
                                .ctx = &w};
     struct kube_reply reply = KUBE_REPLY_INIT;
-    enum err_kind kind = kube_do(r->options.kube, &req, &reply, err);
+    struct mono began = clock_mono(r->options.clock);
+    enum err_kind kind = query.overflow ? query_too_long(err) : kube_do(r->options.kube, &req, &reply, err);
     kube_reply_release(&reply);
     buf_release(&query);
     watchframe_release(&w.frames);
     if (w.err.kind != ERR_NONE) {
         *err = w.err;
         return err->kind;
+    }
+    if (kind == ERR_NONE && !w.heard && mono_diff_ms(clock_mono(r->options.clock), began) < SHORT_WATCH_MS) {
+        return err_set(err, ERR_UNAVAILABLE, "the watch ended at once, without a word");
     }
     return kind;
 }
@@ -453,12 +480,16 @@ void reflector_run(struct reflector *r)
         if (cancel_is_raised(r->options.cancel)) {
             return;
         }
-        if (kind == ERR_GONE) {
+        if (kind == ERR_GONE && listed) {
             set_resource_version(r, NULL);
             log_info("reflector", "the watch's position is gone, listing afresh", LOG_S("of", r->options.name));
-            if (listed) {
+            if (mono_diff_ms(clock_mono(r->options.clock), r->listed_at) >= SHORT_WATCH_MS) {
                 continue;
             }
+        }
+        if (kind == ERR_LIMIT && listed) {
+            /* The event would come again and again; a LIST holds more. */
+            set_resource_version(r, NULL);
         }
         if (kind == ERR_TIMEOUT && listed) {
             log_info("reflector", "the watch fell silent, watching anew", LOG_S("of", r->options.name));
