@@ -500,7 +500,12 @@ bool app_is_idle(struct app *app)
 
 void app_interrupt(struct app *app)
 {
-    locks_interrupt_all(app->locks);
+    locks_signal_all(app->locks, SIGINT);
+}
+
+void app_kill(struct app *app)
+{
+    locks_signal_all(app->locks, SIGKILL);
 }
 
 void app_stop(struct app *app)

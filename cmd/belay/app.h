@@ -17,6 +17,8 @@ void app_stop_begin(struct app *app);
 bool app_is_idle(struct app *app);
 /* SIGINT to every helm. */
 void app_interrupt(struct app *app);
+/* SIGKILL to every helm: the ones that did not listen. */
+void app_kill(struct app *app);
 /* End the other threads and free everything; only when idle. */
 void app_stop(struct app *app);
 

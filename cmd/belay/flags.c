@@ -173,6 +173,10 @@ enum err_kind flags_parse(int argc, char **argv, struct flags *ret, struct err *
             return err->kind;
         }
     }
+    /* The identity is NAME/pod UID/incarnation: a slash would make one part look like another. */
+    if (strchr(flags.identity, '/') != NULL) {
+        return err_set(err, ERR_INVALID, "--identity: \"%s\" is not legal: use a name without a slash", flags.identity);
+    }
     *ret = flags;
     return ERR_NONE;
 }

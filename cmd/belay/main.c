@@ -23,6 +23,8 @@
 #include "proc_posix/proc_posix.h"
 
 #define EXIT_USAGE 2
+/* helm notes an interrupted run within 40 ms (seen); what has not ended after this long will not. */
+#define PATIENCE_MS INT64_C(5000)
 
 static int64_t now_wall_ns(void)
 {
@@ -84,12 +86,20 @@ static void drain(struct app *app, const sigset_t *set, int64_t grace_ms)
 {
     app_stop_begin(app);
     struct mono grace_end = mono_add_ms(clock_mono(clock_os()), grace_ms);
+    struct mono patience_end = mono_add_ms(grace_end, PATIENCE_MS);
     bool interrupted = false;
+    bool killed = false;
     while (!app_is_idle(app)) {
-        if (!interrupted && !mono_before(clock_mono(clock_os()), grace_end)) {
+        struct mono now = clock_mono(clock_os());
+        if (!interrupted && !mono_before(now, grace_end)) {
             log_info("main", "the grace is over, helm is interrupted");
             app_interrupt(app);
             interrupted = true;
+        }
+        if (!killed && !mono_before(now, patience_end)) {
+            log_warn("main", "helm did not end when it was interrupted, it is killed");
+            app_kill(app);
+            killed = true;
         }
         /* Short steps, because a worker's end sends no signal. */
         if (wait_signal(set, 50) != 0) {

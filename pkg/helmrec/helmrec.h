@@ -18,6 +18,8 @@
 #define HELMREC_ANNOTATION_EPOCH    "belay.helm.fluxcd.io/epoch"
 #define HELMREC_ANNOTATION_OWNER    "belay.helm.fluxcd.io/owner"
 #define HELMREC_ANNOTATION_REVISION "belay.helm.fluxcd.io/revision"
+/* "namespace/name" of the owner: where to look whether it still lives. */
+#define HELMREC_ANNOTATION_OWNER_NAME "belay.helm.fluxcd.io/owner-name"
 
 enum helmrec_status {
     HELMREC_UNKNOWN, /* also a word that we do not know */
@@ -40,6 +42,7 @@ struct helmrec_meta {
     enum helmrec_status status; /* from the label: only a copy of the payload's */
     char *digest; /* our annotations; "" / 0 if absent or if the revision annotation is not N */
     char *owner;
+    char *owner_name; /* "namespace/name"; "" if absent */
     int64_t epoch;
     int64_t changed_ns; /* newest server-stamped time: managedFields or creationTimestamp; INT64_MIN if none */
 };

@@ -135,13 +135,14 @@ static int64_t changed_ns(const json_t *object)
 /* Our annotations count only together and only for the revision that they name. */
 static void claim_parse(const json_t *object, struct helmrec_meta *m)
 {
-    const char *digest = NULL, *owner = NULL;
+    const char *digest = NULL, *owner = NULL, *owner_name = NULL;
     int64_t n = 0;
     int64_t epoch = 0;
     if (revision_of(metadata_entry(object, "annotations", HELMREC_ANNOTATION_REVISION), &n) &&
         n == m->revision) {
         digest = metadata_entry(object, "annotations", HELMREC_ANNOTATION_DIGEST);
         owner = metadata_entry(object, "annotations", HELMREC_ANNOTATION_OWNER);
+        owner_name = metadata_entry(object, "annotations", HELMREC_ANNOTATION_OWNER_NAME);
         const char *text = metadata_entry(object, "annotations", HELMREC_ANNOTATION_EPOCH);
         if (text == NULL || !text_to_int64(text, 1, INT64_MAX, &epoch)) {
             epoch = 0;
@@ -149,6 +150,7 @@ static void claim_parse(const json_t *object, struct helmrec_meta *m)
     }
     m->digest = xstrdup(digest != NULL ? digest : "");
     m->owner = xstrdup(owner != NULL ? owner : "");
+    m->owner_name = xstrdup(owner_name != NULL ? owner_name : "");
     m->epoch = epoch;
 }
 
@@ -186,6 +188,7 @@ void helmrec_meta_free(struct helmrec_meta *m)
     free(m->resource_version);
     free(m->digest);
     free(m->owner);
+    free(m->owner_name);
     free(m);
 }
 

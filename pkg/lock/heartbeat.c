@@ -42,14 +42,14 @@ void locks_stop(struct locks *l)
     cond_broadcast(&l->changed);
 }
 
-void locks_interrupt_all(struct locks *l)
+void locks_signal_all(struct locks *l, int signo)
 {
     MTX_GUARD(&l->lock);
     l->interrupt_all = true;
     for (struct held *h = l->first; h != NULL; h = h->next) {
         if (h->child != NULL) {
             h->interrupted = true;
-            proc_signal(l->options.proc, h->child, SIGINT);
+            proc_signal(l->options.proc, h->child, signo);
         }
     }
 }

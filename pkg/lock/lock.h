@@ -39,8 +39,9 @@ void locks_free(struct locks *l); /* no lock may be held */
 void locks_run(struct locks *l);
 void locks_watchdog_run(struct locks *l);
 void locks_stop(struct locks *l);
-/* Interrupt (SIGINT) every helm that runs under a lock of ours: the end of the shutdown grace. */
-void locks_interrupt_all(struct locks *l);
+/* Send SIGINT (the end of the shutdown grace) or SIGKILL (helm did not listen) to every helm that runs under a lock of ours, and
+ * from now on SIGINT to each that starts. */
+void locks_signal_all(struct locks *l, int signo);
 size_t locks_count(struct locks *l);
 /* Is the lock of this object held here, under this epoch? */
 bool locks_hold(struct locks *l, const char *ns, const char *name, int64_t epoch);

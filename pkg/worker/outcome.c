@@ -101,6 +101,8 @@ static void edit_steps(const struct writer *wr)
 
 static void put_texts(json_t *status, const struct outcome *o)
 {
+    /* status.releaseName is a release that exists: a deletion relies on it when the spec has become unusable. */
+    bool exists = text_eq(o->released, "True") || o->deployed != NULL;
     const struct {
         const char *name, *value;
     } texts[] = {
@@ -108,7 +110,7 @@ static void put_texts(json_t *status, const struct outcome *o)
         {"revision", o->revision},
         {"lastAttemptedRevision", o->attempted},
         {"releaseStatus", o->release_status},
-        {"releaseName", o->release_name},
+        {"releaseName", exists ? o->release_name : NULL},
     };
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         if (texts[i].value != NULL && texts[i].value[0] != '\0') {

@@ -122,9 +122,9 @@ enum err_kind records_annotate(struct worker *w, const struct helmrec_meta *reco
     _cleanup_(free_cstr) char *epoch = xasprintf("%lld", (long long)claim->epoch);
     _cleanup_(free_cstr) char *revision = xasprintf("%lld", (long long)record->revision);
     _cleanup_json_ json_t *body =
-        json_pack("{s:{s:s,s:{s:s,s:s,s:s,s:s}}}", "metadata", "resourceVersion", record->resource_version, "annotations",
+        json_pack("{s:{s:s,s:{s:s,s:s,s:s,s:s,s:s}}}", "metadata", "resourceVersion", record->resource_version, "annotations",
                   HELMREC_ANNOTATION_DIGEST, claim->digest, HELMREC_ANNOTATION_EPOCH, epoch, HELMREC_ANNOTATION_OWNER,
-                  claim->owner, HELMREC_ANNOTATION_REVISION, revision);
+                  claim->owner, HELMREC_ANNOTATION_OWNER_NAME, claim->owner_name, HELMREC_ANNOTATION_REVISION, revision);
     must(body != NULL);
     struct kube_request req = {.method = "PATCH",
                                .gvr = &KUBE_SECRETS,
@@ -144,15 +144,19 @@ enum err_kind records_annotate(struct worker *w, const struct helmrec_meta *reco
     return ERR_NONE;
 }
 
-bool records_owner_lives(struct worker *w, const char *uid)
+bool records_owner_lives(struct worker *w, const struct helmrec_meta *record, struct mono deadline, struct cancel *cancel)
 {
-    struct snap **snaps = NULL;
-    size_t n = cache_all(w->options.releases, &snaps);
-    bool lives = false;
-    for (size_t i = 0; i < n; i++) {
-        lives = lives || text_eq(snaps[i]->uid, uid);
-        snap_unref(snaps[i]);
+    const char *slash = strchr(record->owner_name, '/');
+    if (slash == NULL) {
+        return true;
     }
-    free(snaps);
+    _cleanup_(free_cstr) char *ns = xstrndup(record->owner_name, (size_t)(slash - record->owner_name));
+    struct kube_reply reply = KUBE_REPLY_INIT;
+    struct err err = ERR_INIT;
+    if (kube_get(w->options.kube, &KUBE_HELMRELEASES, ns, slash + 1, deadline, cancel, &reply, &err)) {
+        return err.kind != ERR_NOT_FOUND;
+    }
+    bool lives = text_eq(jsonx_str(reply.object, "metadata.uid", ""), record->owner);
+    kube_reply_release(&reply);
     return lives;
 }

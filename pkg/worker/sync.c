@@ -122,6 +122,8 @@ void sync_fail_with(struct sync *s, struct outcome *o, const struct err *err)
         return;
     }
     o->digest = s->in.digest;
+    /* What the digest was made of goes along: whoever compares with it later must find the same chart. */
+    o->source = &s->in;
     o->released = "False";
     o->terminal = !err_kind_retryable(err->kind);
     o->failures = failures_so_far(s, o->digest);
@@ -247,7 +249,9 @@ static enum err_kind find_desired(struct sync *s, const char **ret_phase, struct
 static void annotate_newest(struct sync *s)
 {
     struct err err = ERR_INIT;
-    struct records_claim claim = {.digest = s->in.digest, .owner = s->hr->uid, .epoch = held_epoch(s->held)};
+    _cleanup_(free_cstr) char *owner_name = xasprintf("%s/%s", s->hr->ns, s->hr->name);
+    struct records_claim claim = {
+        .digest = s->in.digest, .owner = s->hr->uid, .owner_name = owner_name, .epoch = held_epoch(s->held)};
     if (records_annotate(s->w, s->newest, &claim, mono_min(deadline_in(s, WORKER_READ_MS), held_deadline(s->held)), &err)) {
         log_warn("sync", "the release record could not be annotated, its description is read next time",
                  LOG_S("err", err.msg));
@@ -405,8 +409,8 @@ static void finish_foreign(struct sync *s)
 {
     struct err err = ERR_INIT;
     err_set(&err, ERR_CONFLICT,
-            "release '%s' in '%s' belongs to another HelmRelease (UID %s): change spec.releaseName or delete the other one",
-            s->hr->spec.release_name, s->hr->spec.target_ns, s->newest->owner);
+            "release '%s' in '%s' belongs to HelmRelease %s (UID %s): change spec.releaseName or delete the other one",
+            s->hr->spec.release_name, s->hr->spec.target_ns, s->newest->owner_name, s->newest->owner);
     struct outcome o = {.phase = "Failed", .reason = "OwnedByOther"};
     sync_fail_with(s, &o, &err);
 }
@@ -484,7 +488,7 @@ void sync_run(struct sync *s)
     }
     /* An owner that no longer exists is no owner. */
     if (s->newest != NULL && s->newest->owner[0] != '\0' && strcmp(s->newest->owner, s->hr->uid) != 0 &&
-        !records_owner_lives(s->w, s->newest->owner)) {
+        !records_owner_lives(s->w, s->newest, deadline_in(s, WORKER_READ_MS), held_cancel(s->held))) {
         s->newest->owner[0] = '\0';
         s->newest->digest[0] = '\0';
     }

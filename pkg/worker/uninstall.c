@@ -40,7 +40,10 @@ static void let_go(struct sync *s, const char *why)
 static void fail_uninstall(struct sync *s, const char *words, const struct err *err)
 {
     struct outcome o = {.phase = "Failed", .reason = "UninstallFailed", .message = xasprintf("uninstall failed: %s", words)};
-    sync_fail_with(s, &o, err);
+    /* Never for good: nobody can edit an object that is being deleted out of a dead end. */
+    struct err retried = *err;
+    retried.kind = err_kind_retryable(err->kind) ? err->kind : ERR_HELM_FAILED;
+    sync_fail_with(s, &o, &retried);
 }
 
 /* helm's word alone is not enough: `helm uninstall` exits 0 in cases where the record is still there, and 1 where it is gone. */
@@ -65,11 +68,24 @@ static void verify_gone(struct sync *s, enum err_kind kind, const char *words, s
     }
 }
 
+/* Which release to uninstall: the spec's, or, if the spec was edited into something illegal, the one that the status says was
+ * released. False: there is none. */
+static bool name_release(struct hr *hr)
+{
+    bool legal = hr->spec_err.kind == ERR_NONE;
+    if (!legal && hr->status.release_name[0] != '\0') {
+        free(hr->spec.release_name);
+        hr->spec.release_name = xstrdup(hr->status.release_name);
+        return hr->spec.target_ns != NULL;
+    }
+    return legal;
+}
+
 void sync_uninstall(struct sync *s)
 {
     struct err err = ERR_INIT;
     int64_t epoch = 0;
-    if (s->hr->spec.release_name == NULL || s->hr->spec.target_ns == NULL) {
+    if (!name_release(s->hr)) {
         let_go(s, "its spec never named a release");
         return;
     }

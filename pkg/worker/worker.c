@@ -16,6 +16,8 @@
 
 /* The k-th replica in an object's order takes it only if it still needs a sync k of these later. */
 #define TURN_MS INT64_C(300)
+/* Between two syncs of one generation by this replica, at least. */
+#define BREATHER_MS INT64_C(1000)
 /* Longer than a healthy watch ever lags behind our own writes. */
 #define WATCH_LAG_MS INT64_C(5000)
 /* A record that changed is looked at this much later. */
@@ -314,7 +316,8 @@ static enum release_due compare(struct pass *p, const struct release_answer *ans
      * the API server is nothing to report. A failed object has said it. */
     bool inputs_fault = kind == ERR_NOT_FOUND || kind == ERR_INVALID || kind == ERR_LIMIT;
     *ret_why = "the inputs cannot be read";
-    log_debug("pass", "the desired state is not known", LOG_S("err", err.msg));
+    log_at(released ? LOG_WARN : LOG_DEBUG, "pass", "the desired state is not known, what is released stays",
+           LOG_S("err", err.msg));
     return released && inputs_fault ? RELEASE_DUE : RELEASE_NOT_DUE;
 }
 
@@ -359,12 +362,27 @@ static const char *verb_of(const struct pass *p)
     return absent ? "Installing" : "Upgrading";
 }
 
-static void note_unlocked(struct worker *w, const char *key, int64_t epoch)
+static void note_unlocked(struct worker *w, const char *key, const struct held *held)
 {
     struct unlocked *u = xmalloc(sizeof(*u));
-    *u = (struct unlocked){.epoch = epoch, .when = clock_mono(w->options.clock)};
+    *u = (struct unlocked){
+        .epoch = held_epoch(held), .generation = held_generation(held), .when = clock_mono(w->options.clock)};
     MTX_GUARD(&w->lock);
     strmap_put(&w->unlocked, key, u);
+}
+
+/* Milliseconds until this replica may lock the object again for the same generation; 0 = now. Whatever makes an object due at
+ * once after each result (a fault of ours), it makes one write a second and no storm. */
+static int64_t breather_ms(struct worker *w, const char *key, const struct hr *hr)
+{
+    struct mono now = clock_mono(w->options.clock);
+    MTX_GUARD(&w->lock);
+    const struct unlocked *u = strmap_get(&w->unlocked, key);
+    if (u == NULL || u->generation != hr->generation) {
+        return 0;
+    }
+    int64_t since_ms = mono_diff_ms(now, u->when);
+    return since_ms < BREATHER_MS ? BREATHER_MS - since_ms : 0;
 }
 
 /* Our own cache may be behind our own writes: then it shows a lock that we have freed, or a state from before it. Deciding on
@@ -393,7 +411,7 @@ static void run_sync(struct pass *p, struct held *held)
         sync_run(&s);
     }
     if (s.unlocked) {
-        note_unlocked(p->w, p->key, held_epoch(held));
+        note_unlocked(p->w, p->key, held);
     }
     inputs_release(p->w, &s.in);
     helmrec_meta_free(s.newest);
@@ -467,6 +485,11 @@ static void run_pass(struct pass *p)
         queue_add_after(w->options.queue, p->key, soon ? answer.wait_ms : resync_ms, QUEUE_LOW);
         log_debug("pass", "nothing to do", LOG_S("why", answer.why), LOG_I("wait_ms", answer.wait_ms));
         forget_turn(w, p->key);
+        return;
+    }
+    int64_t breather = breather_ms(w, p->key, p->hr);
+    if (breather > 0) {
+        queue_add_after(w->options.queue, p->key, breather, QUEUE_HIGH);
         return;
     }
     int64_t turn_ms = turn_wait_ms(p);

@@ -14,6 +14,7 @@
 
 struct unlocked {
     int64_t epoch;
+    int64_t generation;
     struct mono when;
 };
 
@@ -62,14 +63,15 @@ enum err_kind records_newest(struct worker *w, const struct hr *hr, struct mono 
 enum err_kind records_payload(struct worker *w, const struct helmrec_meta *record, struct mono deadline,
                               struct cancel *cancel, struct helmrec_payload **ret, struct err *err) MUST_CHECK;
 struct records_claim {
-    const char *digest, *owner;
+    const char *digest, *owner, *owner_name;
     int64_t epoch;
 };
 /* Annotate record, guarded by its resourceVersion. */
 enum err_kind records_annotate(struct worker *w, const struct helmrec_meta *record, const struct records_claim *claim,
                                struct mono deadline, struct err *err) MUST_CHECK;
-/* Does a HelmRelease with this UID live (as far as we watch)? */
-bool records_owner_lives(struct worker *w, const char *uid);
+/* Does the HelmRelease that the record names as its owner still live? Asked of the API server: this replica may watch only a part
+ * of them. In doubt it lives. */
+bool records_owner_lives(struct worker *w, const struct helmrec_meta *record, struct mono deadline, struct cancel *cancel);
 void records_meta_free_ptr(struct helmrec_meta **m);
 
 /* ---- outcome.c: what a result writes ---- */

@@ -301,6 +301,7 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--lease-timeout", "30"}, []string{"--lease-timeout", "1m30s"}},
 		{[]string{"--workers", "0"}, []string{"--workers", "1 to 64"}},
 		{[]string{"--log-format", "xml"}, []string{"--log-format", "fmt|json"}},
+		{[]string{"--identity", "a/b"}, []string{"--identity", "slash"}},
 		{[]string{"--no-such-flag"}, []string{"--no-such-flag", "--help"}},
 		{[]string{"--helm"}, []string{"--helm"}},
 		{[]string{"--helm", "/bin/false"}, []string{"--helm"}},

@@ -115,3 +115,36 @@ func TestDeletionOfWhatWasNeverReleased(t *testing.T) {
 		waitGone(t, ns, name, 30*time.Second)
 	}
 }
+
+// An owner that no longer exists is no owner: a HelmRelease that was recreated (backup, GitOps) adopts its release, with no new
+// revision. A spec that was edited into something illegal does not keep a deleted object, nor its release, alive.
+func TestOwnersThatAreGoneAndSpecsThatWentBad(t *testing.T) {
+	t.Parallel()
+	ns, dir := newNamespace(t)
+	repo := startRepo(t, dir)
+	repo.pack("one", "0.1.0")
+	startBelay(t, "a", belayOptions{ns: ns, dir: dir})
+	s := spec(repo, "one", "0.1.0", object{"v": "1"})
+	s["releaseName"] = "x"
+	createHR(t, ns, "x", s)
+	waitReleased(t, ns, "x", "True", 60*time.Second)
+	// Gone without an uninstall, as a backup's restore or a forced deletion leaves it.
+	body := []byte(`[{"op":"remove","path":"/metadata/finalizers"}]`)
+	if _, err := env.dyn.Resource(helmReleases).Namespace(ns).Patch(context.Background(), "x", "application/json-patch+json", body, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	deleteHR(t, ns, "x")
+	waitGone(t, ns, "x", 30*time.Second)
+	createHR(t, ns, "again", s)
+	waitReleased(t, ns, "again", "True", 60*time.Second)
+	if got := newest(t, ns, "x"); got != 1 {
+		t.Errorf("revision %d after the adoption, want 1", got)
+	}
+	patchSpec(t, ns, "again", object{"releaseName": "NOT LEGAL"})
+	waitReleased(t, ns, "again", "False", 30*time.Second)
+	deleteHR(t, ns, "again")
+	waitGone(t, ns, "again", 30*time.Second)
+	if left := revisions(t, ns, "x"); len(left) != 0 {
+		t.Errorf("%d records of the release are left", len(left))
+	}
+}

@@ -1180,7 +1180,7 @@ static void the_end_of_the_grace_interrupts_every_child(void **state)
     struct held *y = acquire(f, "y");
     held_set_child(f->held, &children[0]);
     held_set_child(y, &children[1]);
-    locks_interrupt_all(f->locks);
+    locks_signal_all(f->locks, SIGINT);
     assert_int_equal(atomic_load(&children[0].sigint), 1);
     assert_int_equal(atomic_load(&children[1].sigint), 1);
     assert_true(held_was_interrupted(f->held));
