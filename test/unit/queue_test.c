@@ -9,9 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <malloc.h>
+
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "base/must.h"
 #include "queue/queue.h"
 
 /* Waiting until a time makes it that time. */
@@ -118,7 +121,8 @@ static void many_delays_come_out_in_order_of_time(void **state)
         char key[32];
         seed = seed * 6364136223846793005U + 1442695040888963407U;
         (void)snprintf(key, sizeof(key), "k%d", i % 300);
-        queue_add_after(q, key, (int64_t)(seed >> 40) % 10000 + 1, i % 2 == 0 ? QUEUE_HIGH : QUEUE_LOW);
+        queue_add_after(q, key, (int64_t)(seed >> 40) % 10000 + 1,
+                        i % 2 == 0 ? QUEUE_HIGH : QUEUE_LOW);
         if (i % 7 == 0) {
             queue_drop(q, key);
         }
@@ -184,7 +188,85 @@ static void after_shutdown_nothing_is_handed_out(void **state)
     queue_free(q);
 }
 
+static void a_delay_of_a_key_in_work_waits_for_its_end(void **state)
+{
+    (void)state;
+    struct fake_clock c = fake();
+    struct queue *q = queue_new(&c.clock);
+    queue_add(q, "a", QUEUE_HIGH);
+    char *a = queue_get(q);
+    queue_add_after(q, "a", 100, QUEUE_HIGH);
+    queue_add_after(q, "b", 200, QUEUE_HIGH);
+    expect(q, "b"); /* a fell due before it, but a is being worked on */
+    queue_done(q, a);
+    free(a);
+    expect(q, "a");
+    assert_int_equal(c.now.ns, 1 + 200 * NS_PER_MS);
+    queue_free(q);
+}
+
+static size_t heap_in_use(void)
+{
+    return mallinfo2().uordblks;
+}
+
+/* Names come and go for months. (A sanitizer's allocator says 0 twice; the plain build is the
+ * test.) */
+static void idle_keys_are_forgotten(void **state)
+{
+    (void)state;
+    struct fake_clock c = fake();
+    struct queue *q = queue_new(&c.clock);
+    size_t before = 0;
+    for (int i = 0; i < 20000; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "namespace-%d/name", i);
+        if (i % 2 == 0) {
+            queue_add(q, key, QUEUE_LOW);
+            expect(q, key);
+        } else {
+            queue_add_rate_limited(q, key);
+            queue_drop(q, key);
+        }
+        before = i == 2000 ? heap_in_use() : before;
+    }
+    size_t after = heap_in_use();
+    assert_true(after < before + 16384); /* 18,000 keys would be megabytes */
+    queue_free(q);
+}
+
 /* ---- threads ---- */
+
+struct waiter {
+    struct queue *q;
+    atomic_bool ended;
+};
+
+static void *waiter_main(void *arg)
+{
+    struct waiter *w = arg;
+    char *key = queue_get(w->q);
+    must(key == NULL);
+    atomic_store(&w->ended, true);
+    return NULL;
+}
+
+static void shutdown_wakes_who_waits(void **state)
+{
+    (void)state;
+    struct waiter w = {.q = queue_new(clock_os())};
+    queue_add_after(w.q, "a", 3600000, QUEUE_LOW); /* the wait is not for ever, but for an hour */
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, waiter_main, &w), 0);
+    }
+    queue_shutdown(w.q);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0); /* or it hangs */
+    }
+    assert_true(atomic_load(&w.ended));
+    queue_free(w.q);
+}
 
 #define KEYS    50
 #define ADDS    10000
@@ -193,7 +275,8 @@ static void after_shutdown_nothing_is_handed_out(void **state)
 struct stress {
     struct queue *q;
     atomic_int busy[KEYS];
-    atomic_int asked[KEYS]; /* raised before each add, taken by the worker: the last add must be seen */
+    atomic_int
+        asked[KEYS]; /* raised before each add, taken by the worker: the last add must be seen */
     atomic_int twice;
 };
 
@@ -266,6 +349,9 @@ int main(void)
         cmocka_unit_test(failures_back_off_until_they_are_forgotten),
         cmocka_unit_test(a_dropped_key_does_not_come_back),
         cmocka_unit_test(after_shutdown_nothing_is_handed_out),
+        cmocka_unit_test(a_delay_of_a_key_in_work_waits_for_its_end),
+        cmocka_unit_test(idle_keys_are_forgotten),
+        cmocka_unit_test(shutdown_wakes_who_waits),
         cmocka_unit_test(no_key_is_on_two_threads_and_no_add_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
