@@ -6,9 +6,9 @@
 #include "base/mem.h"
 #include "base/must.h"
 
-/* Length of the valid UTF-8 sequence at s[0..len), 0 if there is none (RFC 3629: no surrogates, no overlong forms). */
-static size_t utf8_sequence_len(const unsigned char *s, size_t len)
+size_t text_utf8_len(const char *text, size_t len)
 {
+    const unsigned char *s = (const unsigned char *)text;
     if (len == 0) {
         return 0;
     }
@@ -16,7 +16,10 @@ static size_t utf8_sequence_len(const unsigned char *s, size_t len)
     if (c < 0x80) {
         return 1;
     }
-    size_t need = c >= 0xC2 && c <= 0xDF ? 2 : (c & 0xF0) == 0xE0 ? 3 : c >= 0xF0 && c <= 0xF4 ? 4 : 0;
+    size_t need = c >= 0xC2 && c <= 0xDF   ? 2
+                  : (c & 0xF0) == 0xE0     ? 3
+                  : c >= 0xF0 && c <= 0xF4 ? 4
+                                           : 0;
     if (need == 0 || len < need) {
         return 0;
     }
@@ -43,7 +46,7 @@ void text_trim_utf8(char *s)
         return;
     }
     size_t lead = len - 1 - back;
-    if ((unsigned char)s[lead] >= 0x80 && utf8_sequence_len((const unsigned char *)s + lead, len - lead) == 0) {
+    if ((unsigned char)s[lead] >= 0x80 && text_utf8_len(s + lead, len - lead) == 0) {
         s[lead] = '\0';
     }
 }
@@ -56,8 +59,9 @@ char *text_clean(const char *s, size_t len, size_t max_bytes)
     size_t i = 0;
     size_t room_for_dots = 0; /* longest prefix that leaves room for "..." */
     while (i < len) {
-        size_t n = utf8_sequence_len((const unsigned char *)s + i, len - i);
-        bool bad = n == 0 || (n == 1 && ((unsigned char)s[i] < 0x20 || s[i] == 0x7F) && s[i] != '\n' && s[i] != '\t');
+        size_t n = text_utf8_len(s + i, len - i);
+        bool bad = n == 0 || (n == 1 && ((unsigned char)s[i] < 0x20 || s[i] == 0x7F) &&
+                              s[i] != '\n' && s[i] != '\t');
         size_t take = bad ? 1 : n;
         if (used + take > max_bytes) {
             break;
