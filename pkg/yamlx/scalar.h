@@ -1,4 +1,5 @@
-/* Plain YAML scalars to JSON, by the rules of go-yaml v2 as sigs.k8s.io/yaml (helm's reader) uses it. */
+/* YAML scalars to JSON, by the rules of go-yaml v2 as sigs.k8s.io/yaml (helm's reader) uses it.
+ * Pure. */
 #ifndef BELAY_YAMLX_SCALAR_H
 #define BELAY_YAMLX_SCALAR_H
 
@@ -6,8 +7,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* text[0..len) with its tag ("" = none, short form "!!int"); plain: unquoted without a tag that fixes the type.
- * New reference, or NULL with *ret_why (static) if it cannot be had as JSON (.inf, .nan, a tag that does not fit). */
-json_t *scalar_resolve(const char *text, size_t len, const char *tag, bool plain, const char **ret_why);
+struct scalar {
+    json_t *value;   /* new reference; NULL: it cannot be had as JSON, and why says the reason */
+    const char *why; /* static */
+    char *key;       /* its text as a map's key (owner: the caller); NULL: it cannot be one */
+};
+
+/* text[0..len], NUL-terminated, with its tag ("" = none, short form "!!int"). plain: neither quoted
+ * nor tagged, so what it means is found from the text. */
+struct scalar scalar_resolve(const char *text, size_t len, const char *tag, bool plain);
 
 #endif

@@ -1,65 +1,57 @@
-/* yaml2json FILE: what yamlx makes of a file, as canonical JSON on one line; "null" reads as no values at all. Numbers are
- * compared as doubles, as helm's templates see them. Exit 1 and "ERR kind: why" if it is refused. */
+/* yaml2json [FILE...]: what belay makes of each YAML file and hands to helm, as FILE with .json for
+ * its ending; for a document that is refused, the reason on stdout and no file. */
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
+#include "base/buf.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/must.h"
 #include "jsonx/jsonx.h"
 #include "yamlx/yamlx.h"
 
-/* Depth is bounded: yamlx refuses more than LIMIT_DEPTH. */
-static json_t *with_doubles(json_t *j)
+static char *json_name(const char *path)
 {
-    if (json_is_integer(j)) {
-        return json_real((double)json_integer_value(j));
+    const char *dot = strrchr(path, '.');
+    must(dot != NULL);
+    return xasprintf("%.*s.json", (int)(dot - path), path);
+}
+
+static void read_file(const char *path, struct buf *into)
+{
+    FILE *f = fopen(path, "rb");
+    must(f != NULL);
+    char chunk[65536];
+    size_t n;
+    while ((n = fread(chunk, 1, sizeof(chunk), f)) > 0) {
+        buf_add(into, chunk, n);
     }
-    const char *key;
-    json_t *value;
-    size_t i;
-    if (json_is_object(j)) {
-        json_t *out = json_object();
-        json_object_foreach(j, key, value)
-        {
-            (void)json_object_set_new(out, key, with_doubles(value));
-        }
-        return out;
-    }
-    if (json_is_array(j)) {
-        json_t *out = json_array();
-        json_array_foreach(j, i, value)
-        {
-            (void)json_array_append_new(out, with_doubles(value));
-        }
-        return out;
-    }
-    return json_incref(j);
+    must(ferror(f) == 0);
+    must(fclose(f) == 0);
+    must(!into->overflow);
 }
 
 int main(int argc, char **argv)
 {
-    FILE *f = argc == 2 ? fopen(argv[1], "re") : NULL;
-    if (f == NULL) {
-        (void)fprintf(stderr, "usage: yaml2json FILE\n");
-        return 2;
+    for (int i = 1; i < argc; i++) {
+        struct buf text = BUF_INIT(LIMIT_BODY_BYTES);
+        read_file(argv[i], &text);
+        _cleanup_(free_cstr)
+        char *out = json_name(argv[i]);
+        _cleanup_json_ json_t *j = NULL;
+        struct err err = ERR_INIT;
+        if (yamlx_parse(buf_str(&text), text.len, &j, &err)) {
+            (void)printf("%s: %s: %s\n", argv[i], err_kind_name(err.kind), err.msg);
+            (void)remove(out);
+        } else {
+            _cleanup_(free_cstr)
+            char *json = jsonx_dump(j);
+            FILE *f = fopen(out, "wb");
+            must(f != NULL);
+            must(fputs(json, f) >= 0);
+            must(fclose(f) == 0);
+        }
+        buf_release(&text);
     }
-    char *text = xmalloc(LIMIT_VALUES_BYTES + 2);
-    size_t len = fread(text, 1, LIMIT_VALUES_BYTES + 1, f);
-    (void)fclose(f);
-    _cleanup_json_ json_t *tree = NULL;
-    struct err err = ERR_INIT;
-    enum err_kind kind = yamlx_parse(text, len, &tree, &err);
-    free(text);
-    if (kind) {
-        (void)printf("ERR %s: %s\n", err_kind_name(kind), err.msg);
-        return 1;
-    }
-    if (!json_is_object(tree) && !json_is_null(tree)) {
-        (void)printf("ERR no map\n");
-        return 1;
-    }
-    _cleanup_json_ json_t *doubles = json_is_null(tree) ? json_object() : with_doubles(tree);
-    _cleanup_(free_cstr) char *out = jsonx_dump_canonical(doubles);
-    (void)printf("%s\n", out);
     return 0;
 }
