@@ -1,6 +1,7 @@
 /* pkg/lock over an API server in memory and a clock that the tests move (fake_api.h): taking,
  * writing, freeing and keeping locks, each with the faults that a real server shows. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -627,6 +628,18 @@ static void unanswered_progress_that_was_carried_out_counts_from_its_sending(voi
     assert_int_equal(f->api.patches, 3);
 }
 
+/* Nothing was learned after the first one, so the second had the same stamp: it may be either's. */
+static void of_two_unanswered_writes_with_one_stamp_the_earlier_counts(void **state)
+{
+    struct fixture *f = *state;
+    acquire_x(f);
+    fake_clock_advance(&f->clock, 1500);
+    fault(f, "PATCH", FAKE_504_DONE);
+    fault(f, "GET", FAKE_500);
+    assert_int_equal(write_progress(f), ERR_NONE);
+    assert_int_equal(since_start_ms(f, held_deadline(f->held)), 1500 + HARD_MS);
+}
+
 static void the_result_frees_the_lock(void **state)
 {
     struct fixture *f = *state;
@@ -796,6 +809,18 @@ static void a_result_is_tried_until_the_lease_is_out_and_no_longer(void **state)
     assert_true(held_is_lost(f->held));
 }
 
+static void no_request_outlives_the_lease(void **state)
+{
+    struct fixture *f = *state;
+    acquire_x(f);
+    fake_clock_advance(&f->clock, SOFT_MS);
+    fault(f, "PATCH", FAKE_HANG);
+    struct result r;
+    struct err err = ERR_INIT;
+    assert_int_equal(unlock(f, &r, &err), ERR_LEASE_LOST);
+    assert_int_equal(since_start_ms(f, clock_mono(&f->clock.base)), HARD_MS);
+}
+
 /* ---- finalizer ---- */
 
 static void add_foreign_finalizer(struct fake_api *api, json_t *object)
@@ -905,16 +930,30 @@ static void the_last_finalizer_ends_the_object(void **state)
     }
 }
 
+/* A later lock of this very process is not the one that we hold. */
+static void next_epoch(struct fake_api *api, json_t *object)
+{
+    (void)api;
+    fake_put(jsonx_at(object, "status.lease"), "leaseTransitions", json_integer(13));
+}
+
 static void without_the_lock_no_finalizer_is_touched(void **state)
 {
-    struct fixture *f = *state;
-    acquire_x(f);
-    assert_int_equal(add_finalizer(f), ERR_NONE);
-    fake_api_edit(&f->api, "x", mark_deleted);
-    fake_api_edit(&f->api, "x", other_takes);
-    assert_int_equal(remove_finalizer(f), ERR_LEASE_LOST);
-    assert_finalizers(f, "[\"" FINALIZER "\"]");
-    assert_true(held_is_lost(f->held));
+    static void (*const deeds[])(struct fake_api *, json_t *) = {other_takes, next_epoch};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        void *fresh = NULL;
+        (void)setup(&fresh);
+        struct fixture *f = fresh;
+        acquire_x(f);
+        assert_int_equal(add_finalizer(f), ERR_NONE);
+        fake_api_edit(&f->api, "x", mark_deleted);
+        fake_api_edit(&f->api, "x", deeds[i]);
+        assert_int_equal(remove_finalizer(f), ERR_LEASE_LOST);
+        assert_finalizers(f, "[\"" FINALIZER "\"]");
+        assert_true(held_is_lost(f->held));
+        (void)teardown(&fresh);
+    }
 }
 
 /* ---- keeping ---- */
@@ -956,6 +995,36 @@ static void a_stamp_behind_the_servers_date_is_renewed_at_once(void **state)
     assert_int_equal(count(f, &f->api.renewals), 1);
     _cleanup_json_ json_t *after = fake_api_object(&f->api, "x");
     assert_true(strcmp(released_text(after, "lastTransitionTime"), "2026-12-01T12:00:05Z") >= 0);
+}
+
+static void a_renewal_behind_the_servers_date_is_followed_by_another(void **state)
+{
+    struct fixture *f = *state;
+    start_threads(f);
+    acquire_x(f);
+    mtx_lock(&f->api.lock);
+    f->api.skew_ms = 5000;
+    mtx_unlock(&f->api.lock);
+    advance(f, RENEW_MS + 1);
+    assert_int_equal(count(f, &f->api.renewals), 2);
+}
+
+/* It is younger than a second, so its stamp would be the one that stands there: no grant at all. */
+static void a_renewal_that_goes_along_moves_its_stamp(void **state)
+{
+    struct fixture *f = *state;
+    add_object(f, "y");
+    start_threads(f);
+    struct held *y = acquire(f, "y");
+    advance(f, 1300);
+    acquire_x(f);
+    _cleanup_json_ json_t *before = fake_api_object(&f->api, "x");
+    advance(f, RENEW_MS - 1300 + 1);
+    assert_int_equal(count(f, &f->api.renewals), 2);
+    _cleanup_json_ json_t *after = fake_api_object(&f->api, "x");
+    assert_true(strcmp(released_text(after, "lastTransitionTime"),
+                       released_text(before, "lastTransitionTime")) > 0);
+    held_free(y);
 }
 
 /* Another client puts a condition before ours: the renewal tests the wrong index. */
@@ -1021,7 +1090,7 @@ static void whoever_loses_the_lock_is_stopped_at_once(void **state)
 static void stamp_for_ever(struct fake_api *api, json_t *object)
 {
     (void)api;
-    put_condition(object, "Unknown", "Upgrading", "9999-12-31T23:59:59Z");
+    put_condition(object, "Unknown", "Upgrading", "2100-01-01T00:00:00Z");
 }
 
 /* Nobody could see our renewals move such a stamp. */
@@ -1186,6 +1255,9 @@ static void the_end_of_the_grace_interrupts_every_child(void **state)
     assert_true(held_was_interrupted(f->held));
     held_set_child(y, &children[2]); /* and one that starts too late for it */
     assert_int_equal(atomic_load(&children[2].sigint), 1);
+    locks_signal_all(f->locks, SIGKILL); /* whoever does not heed it */
+    assert_int_equal(atomic_load(&children[0].sigkill), 1);
+    assert_int_equal(atomic_load(&children[2].sigkill), 1);
     held_set_child(f->held, NULL);
     held_set_child(y, NULL);
     held_free(y);
@@ -1313,6 +1385,7 @@ int main(void)
         T(an_absurd_epoch_is_survived),
         T(progress_is_a_grant_only_with_a_new_stamp),
         T(unanswered_progress_that_was_carried_out_counts_from_its_sending),
+        T(of_two_unanswered_writes_with_one_stamp_the_earlier_counts),
         T(the_result_frees_the_lock),
         T(a_result_after_anothers_edit_is_merged_again),
         T(edits_in_quick_succession_do_not_keep_the_lock),
@@ -1322,6 +1395,7 @@ int main(void)
         T(what_is_refused_twice_is_invalid),
         T(a_result_without_an_answer_is_written_once),
         T(a_result_is_tried_until_the_lease_is_out_and_no_longer),
+        T(no_request_outlives_the_lease),
         T(a_finalizer_is_added_once),
         T(anothers_finalizer_is_kept),
         T(a_finalizer_survives_refusals_and_lost_replies),
@@ -1329,6 +1403,8 @@ int main(void)
         T(without_the_lock_no_finalizer_is_touched),
         T(the_heartbeat_renews_at_a_third),
         T(a_stamp_behind_the_servers_date_is_renewed_at_once),
+        T(a_renewal_behind_the_servers_date_is_followed_by_another),
+        T(a_renewal_that_goes_along_moves_its_stamp),
         T(a_failed_test_with_the_lock_still_ours_goes_on),
         T(whoever_loses_the_lock_is_stopped_at_once),
         T(a_stamp_that_we_never_sent_is_not_ours),
