@@ -130,7 +130,8 @@ static struct kube_request request_of(const struct held *h, struct mono now, jso
 static bool renewal_of_locked(struct held *h, struct mono now, struct srvtime now_srv, struct renewal *ret)
 {
     struct lease_grant grant = held_grant(h);
-    grant.stamp_ns = lease_stamp_ns(now_srv, ns_add_ms(h->stamp_ns, 1000));
+    int64_t moved_ns = ns_add_ms(h->stamp_ns, 1000);
+    grant.stamp_ns = lease_stamp_ns(now_srv, moved_ns > h->sent_stamp_ns ? moved_ns : h->sent_stamp_ns);
     json_t *body = h->look_first ? NULL : lease_renew_patch(h->object, &grant);
     if (body == NULL && !h->look_first) {
         held_lose_locked(h, "the object does not show it as ours any more");

@@ -615,7 +615,7 @@ static json_t *build_write(struct held *h, const struct write *w, const json_t *
 {
     struct srvtime now_srv = {0};
     must(kube_server_time(h->locks->options.kube, &now_srv));
-    int64_t stamp_ns = lease_stamp_ns(now_srv, h->stamp_ns);
+    int64_t stamp_ns = lease_stamp_ns(now_srv, h->sent_stamp_ns); /* what we know of its clock may have grown narrower */
     char now[RFC3339_LEN];
     rfc3339_format(stamp_ns, now);
     json_t *status = w->build(w->ctx, object, now, w->minimal);
