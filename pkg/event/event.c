@@ -1,5 +1,5 @@
 /* Events in the background. A series is what happened again: same object, reason, action and note within 6 minutes. The first
- * occurrence is a POST; later ones raise the series' count, and are written at most once a minute as a PATCH. */
+ * occurrence is a POST; later ones raise the series' count, which is written at most once a minute as a PATCH. */
 #include "event/event.h"
 
 #include <stdio.h>
@@ -14,6 +14,7 @@
 #include "jsonx/jsonx.h"
 
 #define QUEUE_MAX        1000
+#define SERIES_MAX       4096 /* remembered at once; beyond it each occurrence is an Event of its own */
 #define SERIES_MS        INT64_C(360000)
 #define SERIES_WRITE_MS  INT64_C(60000)
 #define SEND_TIMEOUT_MS  INT64_C(5000)
@@ -46,7 +47,8 @@ struct events {
     size_t queued;
     int64_t dropped;
     bool woken;
-    struct strmap series; /* the sender's own */
+    struct strmap series; /* the sender's own, as is the next */
+    struct mono farewell; /* no request goes on for longer; MONO_NEVER until cancelled */
 };
 
 static void free_pending(struct pending *p)
@@ -74,6 +76,7 @@ struct events *events_new(const struct events_options *options)
     mtx_init(&e->lock, "events");
     cond_init(&e->changed);
     e->series.free_value = free_series;
+    e->farewell = MONO_NEVER;
     return e;
 }
 
@@ -148,15 +151,21 @@ static void count_dropped(struct events *e, const struct err *err)
     e->dropped++;
 }
 
-static enum err_kind send(struct events *e, const struct kube_request *req, struct err *err)
+/* True if it arrived; what did not is counted. */
+static bool send(struct events *e, struct kube_request *req)
 {
     struct kube_reply reply = KUBE_REPLY_INIT;
-    enum err_kind kind = kube_do(e->options.kube, req, &reply, err);
+    struct err err = ERR_INIT;
+    req->deadline = mono_min(mono_add_ms(clock_mono(e->options.clock), SEND_TIMEOUT_MS), e->farewell);
+    enum err_kind kind = kube_do(e->options.kube, req, &reply, &err);
     kube_reply_release(&reply);
-    return kind;
+    if (kind) {
+        count_dropped(e, &err);
+    }
+    return kind == ERR_NONE;
 }
 
-static void post_first(struct events *e, const struct pending *p, struct series *s)
+static bool post_first(struct events *e, const struct pending *p, const struct series *s)
 {
     char now[RFC3339_LEN];
     rfc3339_format_micro(p->happened_ns, now);
@@ -170,12 +179,8 @@ static void post_first(struct events *e, const struct pending *p, struct series 
     struct kube_request req = {.method = "POST",
                                .gvr = &KUBE_EVENTS,
                                .ns = p->ns,
-                               .body = body,
-                               .deadline = mono_add_ms(clock_mono(e->options.clock), SEND_TIMEOUT_MS)};
-    struct err err = ERR_INIT;
-    if (send(e, &req, &err)) {
-        count_dropped(e, &err);
-    }
+                               .body = body};
+    return send(e, &req);
 }
 
 static void patch_series(struct events *e, struct series *s)
@@ -190,27 +195,32 @@ static void patch_series(struct events *e, struct series *s)
                                .ns = s->ns,
                                .name = s->event_name,
                                .body = body,
-                               .content_type = KUBE_MERGE_PATCH,
-                               .deadline = mono_add_ms(clock_mono(e->options.clock), SEND_TIMEOUT_MS)};
-    struct err err = ERR_INIT;
-    if (send(e, &req, &err)) {
-        count_dropped(e, &err);
-    }
+                               .content_type = KUBE_MERGE_PATCH};
+    (void)send(e, &req);
     s->written = clock_mono(e->options.clock);
     s->dirty = false;
 }
 
-static struct series *new_series(struct events *e, const struct pending *p, const char *key)
+/* "NAME.0123456789abcdef". A name that is cut must not end in what may stand only inside of one. */
+static char *event_name(struct events *e, const char *of)
 {
     uint64_t bits = 0;
     rng_fill(e->options.rng, &bits, sizeof(bits));
+    size_t len = strnlen(of, NAME_PREFIX_MAX);
+    while (len > 0 && (of[len - 1] == '.' || of[len - 1] == '-')) {
+        len--;
+    }
+    return xasprintf("%.*s.%016llx", (int)len, of, (unsigned long long)bits);
+}
+
+static struct series *new_series(struct events *e, const struct pending *p)
+{
     struct series *s = xcalloc(1, sizeof(*s));
     s->ns = xstrdup(p->ns);
-    s->event_name = xasprintf("%.*s.%016llx", NAME_PREFIX_MAX, p->name, (unsigned long long)bits);
+    s->event_name = event_name(e, p->name);
     s->count = 1;
     s->first = clock_mono(e->options.clock);
     s->written = s->first;
-    strmap_put(&e->series, key, s);
     return s;
 }
 
@@ -225,29 +235,42 @@ static void handle(struct events *e, const struct pending *p)
         s->dirty = true;
         return;
     }
-    post_first(e, p, new_series(e, p, key));
+    if (s != NULL && s->dirty) {
+        patch_series(e, s);
+    }
+    s = new_series(e, p);
+    /* What did not arrive cannot be counted up: the next occurrence is a first one again. */
+    if (post_first(e, p, s) && e->series.count < SERIES_MAX) {
+        strmap_put(&e->series, key, s);
+    } else {
+        (void)strmap_remove(&e->series, key);
+        free_series(s);
+    }
 }
 
 /* Write series that have waited long enough (or all, at the end) and forget old ones; returns when to look again. */
 static struct mono tend_series(struct events *e, bool all)
 {
-    struct mono now = clock_mono(e->options.clock);
     struct mono next = MONO_NEVER;
     const char *key;
     void *value;
     for (size_t it = 0; strmap_next(&e->series, &it, &key, &value);) {
         struct series *s = value;
+        struct mono now = clock_mono(e->options.clock);
         struct mono due = mono_add_ms(s->written, SERIES_WRITE_MS);
+        if (!mono_before(now, e->farewell)) {
+            break;
+        }
         if (s->dirty && (all || !mono_before(now, due))) {
             patch_series(e, s);
-        } else if (s->dirty) {
-            next = mono_min(next, due);
         }
         struct mono end = mono_add_ms(s->first, SERIES_MS);
-        if (!s->dirty && !mono_before(now, end)) {
-            (void)strmap_remove(&e->series, key);
+        if (s->dirty) {
+            next = mono_min(next, due);
+        } else if (mono_before(now, end)) {
+            next = mono_min(next, end);
         } else {
-            next = mono_min(next, s->dirty ? next : end);
+            (void)strmap_remove(&e->series, key);
         }
     }
     return next;
@@ -284,19 +307,17 @@ void events_run(struct events *e)
 {
     struct cancel_waker w = {.wake = wake, .ctx = e};
     cancel_add(e->options.cancel, &w);
-    struct mono farewell = MONO_NEVER;
     for (;;) {
         bool ending = cancel_is_raised(e->options.cancel);
         struct mono now = clock_mono(e->options.clock);
-        farewell = ending && farewell.ns == INT64_MAX ? mono_add_ms(now, FAREWELL_MS) : farewell;
-        struct pending *p = take_first(e);
-        if (p != NULL && mono_before(now, farewell)) {
+        if (ending && e->farewell.ns == INT64_MAX) {
+            e->farewell = mono_add_ms(now, FAREWELL_MS);
+        }
+        struct pending *p = mono_before(now, e->farewell) ? take_first(e) : NULL;
+        if (p != NULL) {
             handle(e, p);
             free_pending(p);
             continue;
-        }
-        if (p != NULL) {
-            free_pending(p);
         }
         struct mono next = tend_series(e, ending);
         if (ending) {

@@ -1,6 +1,6 @@
 /* Events (events.k8s.io/v1) about HelmReleases: sent in the background, aggregated into a series when the same thing
- * happens again within 6 minutes, at most one write per series in that time but the first; dropped (counted) when the
- * API refuses or the queue is full: an Event never delays or fails a sync. Bodies: note <= 1024 bytes, cut by bytes at a
+ * happens again within 6 minutes (its count is written at most once a minute); dropped (counted) when the API refuses, or
+ * the oldest when the queue is full: an Event never delays or fails a sync. Bodies: note <= 1024 bytes, cut by bytes at a
  * character; action and reason never empty. "being terminated" refusals are dropped silently.
  * Threads: event_emit from any; event_run is the sender thread's main function. */
 #ifndef BELAY_EVENT_EVENT_H
@@ -22,7 +22,8 @@ struct events_options {
 };
 struct events *events_new(const struct events_options *options);
 void events_free(struct events *e);
-void events_run(struct events *e); /* until cancel; then what is queued is tried for at most 2 s */
+/* Until cancel; then what is queued is tried for at most 2 s. (A request that is under way then ends by its own 5 s.) */
+void events_run(struct events *e);
 
 struct event {
     const char *ns, *name, *uid, *resource_version; /* of the HelmRelease */

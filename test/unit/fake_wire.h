@@ -37,7 +37,8 @@ struct wire {
     struct mono now;
     int64_t slept_ms[WIRE_ASKED_MAX]; /* what passed by waiting before each request */
     int64_t waited_ms;
-    void (*on_wait)(void *ctx); /* called at each wait, without the waiter's lock */
+    /* Called at each wait, without the waiter's lock. If it moves the clock, the wait is over. */
+    void (*on_wait)(void *ctx);
     void *wait_ctx;
     struct transport transport;
     struct rng rng;
@@ -75,12 +76,13 @@ static void wire_wait(struct clock *c, struct cond *cond, struct mtx *m, struct 
     struct wire *w = (struct wire *)c;
     (void)cond;
     mtx_must_hold(m);
+    struct mono before = w->now;
     if (w->on_wait != NULL) {
         mtx_unlock(m);
         w->on_wait(w->wait_ctx);
         mtx_lock(m);
     }
-    if (deadline.ns == INT64_MAX) {
+    if (deadline.ns == INT64_MAX || w->now.ns != before.ns) {
         must(w->on_wait != NULL); /* or this would be for ever */
         return;
     }
