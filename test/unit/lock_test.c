@@ -1016,10 +1016,10 @@ static void a_renewal_that_goes_along_moves_its_stamp(void **state)
     add_object(f, "y");
     start_threads(f);
     struct held *y = acquire(f, "y");
-    advance(f, 1300);
+    advance(f, 1410);
     acquire_x(f);
     _cleanup_json_ json_t *before = fake_api_object(&f->api, "x");
-    advance(f, RENEW_MS - 1300 + 1);
+    advance(f, RENEW_MS - 1410 + 1);
     assert_int_equal(count(f, &f->api.renewals), 2);
     _cleanup_json_ json_t *after = fake_api_object(&f->api, "x");
     assert_true(strcmp(released_text(after, "lastTransitionTime"),
