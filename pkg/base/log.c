@@ -10,10 +10,12 @@
 #include "base/text.h"
 
 #define LOG_LINE_BYTES_MAX (64U << 10)
+#define LOG_CUT_MSG_BYTES  1024
 #define LOG_CTX_FIELDS     8
 #define LOG_CTX_TEXT_BYTES 256
 
-static struct log_options options_of = {.format = LOG_FORMAT_FMT, .level = LOG_INFO, .now_wall_ns = NULL};
+static struct log_options options_of = {
+    .format = LOG_FORMAT_FMT, .level = LOG_INFO, .now_wall_ns = NULL};
 
 struct log_ctx {
     struct log_field fields[LOG_CTX_FIELDS];
@@ -71,7 +73,9 @@ static bool needs_quotes(const char *s)
         return true;
     }
     for (; *s != '\0'; s++) {
-        if (*s <= ' ' || *s == '"' || *s == '=' || *s == '\\' || *s == 0x7F) {
+        unsigned char c = (unsigned char)*s;
+        /* Quoting also cleans what may be no UTF-8. */
+        if (c <= ' ' || c == '"' || c == '=' || c == '\\' || c >= 0x7F) {
             return true;
         }
     }
@@ -91,32 +95,45 @@ static void add_field(struct buf *line, const struct log_field *f)
     }
 }
 
-void log_write(enum log_level level, const char *component, const char *msg, const struct log_field *fields, size_t n)
+/* Everything but the call's own fields: time, level, component, message, and the thread's fields.
+ */
+static void add_head(struct buf *line, enum log_level level, const char *component, const char *msg)
+{
+    bool json = options_of.format == LOG_FORMAT_JSON;
+    buf_add_str(line, json ? "{" : "");
+    add_timestamp(line);
+    buf_addf(line, json ? "\"level\":\"%s\",\"component\":\"%s\"" : "level=%s component=%s",
+             level_name(level), component);
+    add_field(line, &LOG_S("msg", msg));
+    for (size_t i = 0; i < ctx.count; i++) {
+        add_field(line, &ctx.fields[i]);
+    }
+}
+
+void log_write(enum log_level level, const char *component, const char *msg,
+               const struct log_field *fields, size_t n)
 {
     if (!log_enabled(level)) {
         return;
     }
     struct buf line = BUF_INIT(LOG_LINE_BYTES_MAX);
-    bool json = options_of.format == LOG_FORMAT_JSON;
-    buf_add_str(&line, json ? "{" : "");
-    add_timestamp(&line);
-    buf_addf(&line, json ? "\"level\":\"%s\",\"component\":\"%s\"" : "level=%s component=%s", level_name(level),
-             component);
-    add_field(&line, &LOG_S("msg", msg));
-    for (size_t i = 0; i < ctx.count; i++) {
-        add_field(&line, &ctx.fields[i]);
-    }
+    add_head(&line, level, component, msg);
     for (size_t i = 0; i < n; i++) {
         if (fields[i].name != NULL) {
             add_field(&line, &fields[i]);
         }
     }
     if (line.overflow) {
+        /* Half a field would be no field: the message's beginning and the thread's fields have to
+         * do. */
+        _cleanup_(free_cstr)
+        char *beginning = text_clean(msg, strlen(msg), LOG_CUT_MSG_BYTES);
         buf_reset(&line);
-        buf_addf(&line, json ? "{\"level\":\"%s\",\"msg\":\"a log line was too long\"" : "level=%s msg=\"a log line was too long\"",
-                 level_name(level));
+        add_head(&line, level, component, beginning);
+        add_field(&line, &LOG_I("cut", 1));
     }
-    buf_add_str(&line, json ? "}\n" : "\n");
+    line.max_len += 2; /* the end always fits */
+    buf_add_str(&line, options_of.format == LOG_FORMAT_JSON ? "}\n" : "\n");
     /* A log that cannot be written is ignored: there is nowhere to report it. */
     ssize_t ignored = write(STDERR_FILENO, line.data, line.len);
     (void)ignored;
