@@ -101,9 +101,11 @@ test:
 .PHONY: asan tsan
 # Leaks count too. The thread sanitizer needs a memory layout without much randomness, which not every kernel gives by itself.
 asan: tools
-	@$(MAKE) -j2 unit-run contract-run BUILD=$(BUILD)/asan SAN=address,undefined TOOLS=$(abspath $(BUILD)/bin)
+	@$(MAKE) -j2 unit-run BUILD=$(BUILD)/asan SAN=address,undefined TOOLS=$(abspath $(BUILD)/bin)
+	@$(MAKE) -j2 contract-run BUILD=$(BUILD)/asan SAN=address,undefined TOOLS=$(abspath $(BUILD)/bin)
 tsan: tools
-	@setarch -R $(MAKE) -j2 unit-run contract-run BUILD=$(BUILD)/tsan SAN=thread TOOLS=$(abspath $(BUILD)/bin)
+	@setarch -R $(MAKE) -j2 unit-run BUILD=$(BUILD)/tsan SAN=thread TOOLS=$(abspath $(BUILD)/bin)
+	@setarch -R $(MAKE) -j2 contract-run BUILD=$(BUILD)/tsan SAN=thread TOOLS=$(abspath $(BUILD)/bin)
 export TOOLS
 
 .PHONY: lint
