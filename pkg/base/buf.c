@@ -91,7 +91,8 @@ void buf_add_json_str(struct buf *b, const char *s)
 
 void buf_add_uri(struct buf *b, const char *s)
 {
-    static const char unreserved[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+    static const char unreserved[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
     for (; *s != '\0'; s++) {
         if (strchr(unreserved, *s) != NULL) {
             buf_add_char(b, *s);

@@ -4,7 +4,8 @@
  *   buf_add_str(&b, "x"); if (b.overflow) ...
  *   buf_release(&b);
  *
- * Going over max_len sets the sticky flag overflow and drops the whole addition: check once, at the end. */
+ * Going over max_len sets the sticky flag overflow and drops the whole addition: check once, at the
+ * end. */
 #ifndef BELAY_BASE_BUF_H
 #define BELAY_BASE_BUF_H
 
@@ -20,7 +21,10 @@ struct buf {
     bool overflow;
 };
 
-#define BUF_INIT(max) {.data = NULL, .len = 0, .cap = 0, .max_len = (max), .overflow = false}
+#define BUF_INIT(max)                                                                              \
+    {                                                                                              \
+        .data = NULL, .len = 0, .cap = 0, .max_len = (max), .overflow = false                      \
+    }
 
 void buf_add(struct buf *b, const void *bytes, size_t len);
 void buf_add_str(struct buf *b, const char *s);
@@ -29,7 +33,8 @@ void buf_addf(struct buf *b, const char *fmt, ...) __attribute__((format(printf,
 void buf_vaddf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 /* s as a JSON string with its quotes; invalid UTF-8 becomes '?'. */
 void buf_add_json_str(struct buf *b, const char *s);
-/* s with everything but RFC 3986 "unreserved" percent-encoded: for one path segment or query value. */
+/* s with everything but RFC 3986 "unreserved" percent-encoded: for one path segment or query value.
+ */
 void buf_add_uri(struct buf *b, const char *s);
 /* Drop the first len bytes. */
 void buf_consume(struct buf *b, size_t len);

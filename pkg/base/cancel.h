@@ -1,10 +1,12 @@
-/* A flag that ends blocking calls early. One thread raises it, any number look at it or are woken by it.
+/* A flag that ends blocking calls early. One thread raises it, any number look at it or are woken
+ * by it.
  *
  * A blocking call registers a waker for as long as it blocks:
- *   struct cancel_waker w = {.wake = fn, .ctx = x};  cancel_add(c, &w);  ...block...  cancel_remove(c, &w);
- * wake() runs on the raising thread, under the cancel's own mutex: it must only poke (write an eventfd, broadcast a
- * condition, curl_multi_wakeup), never block or take a lock that is held while calling into this file.
- * If the flag is up already, cancel_add calls wake at once. A cancel never comes down again. */
+ *   struct cancel_waker w = {.wake = fn, .ctx = x};  cancel_add(c, &w);  ...block...
+ * cancel_remove(c, &w); wake() runs on the raising thread, under the cancel's own mutex: it must
+ * only poke (write an eventfd, broadcast a condition, curl_multi_wakeup), never block or take a
+ * lock that is held while calling into this file. If the flag is up already, cancel_add calls wake
+ * at once. A cancel never comes down again. */
 #ifndef BELAY_BASE_CANCEL_H
 #define BELAY_BASE_CANCEL_H
 

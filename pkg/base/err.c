@@ -35,6 +35,7 @@ enum err_kind err_wrap(struct err *err, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(prefix, sizeof(prefix), fmt, ap);
     va_end(ap);
+    text_trim_utf8(prefix);
     char whole[sizeof(prefix) + sizeof(err->msg) + 2];
     (void)snprintf(whole, sizeof(whole), "%s: %s", prefix, err->msg);
     whole[sizeof(err->msg) - 1] = '\0';

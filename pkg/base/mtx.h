@@ -1,7 +1,7 @@
 /* Mutexes that know their name and holder, condition variables, and cancellation.
  *
- * Lock order is in docs/locks.md. No lock is held across I/O. Waiting with a deadline goes through the clock
- * (effect/clock.h), so that the simulator owns time. */
+ * Lock order is in docs/locks.md. No lock is held across I/O. Waiting with a deadline goes through
+ * the clock (effect/clock.h), so that the simulator owns time. */
 #ifndef BELAY_BASE_MTX_H
 #define BELAY_BASE_MTX_H
 
@@ -12,7 +12,7 @@
 
 struct mtx {
     pthread_mutex_t raw;
-    const char *name;       /* static storage */
+    const char *name;     /* static storage */
     _Atomic(long) holder; /* thread id of the holder, 0 when free */
 };
 
@@ -30,7 +30,8 @@ void cond_init(struct cond *c);
 void cond_release(struct cond *c);
 void cond_signal(struct cond *c);
 void cond_broadcast(struct cond *c);
-/* For clock implementations only: wait at most max_ms milliseconds. Spurious returns are allowed. */
+/* For clock implementations only: wait at most max_ms milliseconds. Spurious returns are allowed.
+ */
 void cond_wait_ms(struct cond *c, struct mtx *m, int64_t max_ms);
 
 static inline void mtx_unlock_ptr(struct mtx **m)

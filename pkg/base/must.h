@@ -1,8 +1,9 @@
 /* Assertions that stay on in production.
  *
- * must(cond): a fact that only a bug can break. On failure one JSON line goes to stderr (file, line, condition) and the
- * process aborts; the lease of whatever it held expires by itself, so a safety bug becomes a pause.
- * Operating errors (network, input, helm) never assert: they are struct err. */
+ * must(cond): a fact that only a bug can break. On failure one JSON line goes to stderr (file,
+ * line, condition) and the process aborts; the lease of whatever it held expires by itself, so a
+ * safety bug becomes a pause. Operating errors (network, input, helm) never assert: they are struct
+ * err. */
 #ifndef BELAY_BASE_MUST_H
 #define BELAY_BASE_MUST_H
 

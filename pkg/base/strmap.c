@@ -47,8 +47,8 @@ static inline void sip_round(uint64_t v[4])
 uint64_t strmap_hash(const char *key)
 {
     size_t len = strlen(key);
-    uint64_t v[4] = {seed_0 ^ 0x736f6d6570736575U, seed_1 ^ 0x646f72616e646f6dU, seed_0 ^ 0x6c7967656e657261U,
-                     seed_1 ^ 0x7465646279746573U};
+    uint64_t v[4] = {seed_0 ^ 0x736f6d6570736575U, seed_1 ^ 0x646f72616e646f6dU,
+                     seed_0 ^ 0x6c7967656e657261U, seed_1 ^ 0x7465646279746573U};
     size_t i = 0;
     for (; i + 8 <= len; i += 8) {
         uint64_t word;
@@ -121,6 +121,13 @@ static void rebuild(struct strmap *m)
     }
 }
 
+static void free_value(const struct strmap *m, void *value)
+{
+    if (m->free_value != NULL && value != NULL) {
+        m->free_value(value);
+    }
+}
+
 void *strmap_get(const struct strmap *m, const char *key)
 {
     struct strmap_entry *e = find(m, key);
@@ -136,8 +143,8 @@ void strmap_put(struct strmap *m, const char *key, void *value)
 {
     struct strmap_entry *old = find(m, key);
     if (old != NULL) {
-        if (m->free_value != NULL && old->value != value) {
-            m->free_value(old->value);
+        if (old->value != value) {
+            free_value(m, old->value);
         }
         old->value = value;
         return;
@@ -147,7 +154,8 @@ void strmap_put(struct strmap *m, const char *key, void *value)
     }
     uint64_t hash = strmap_hash(key);
     size_t slot = slot_of(m, key, hash);
-    m->entries[m->entry_count] = (struct strmap_entry){.key = xstrdup(key), .value = value, .hash = hash};
+    m->entries[m->entry_count] =
+        (struct strmap_entry){.key = xstrdup(key), .value = value, .hash = hash};
     m->entry_count++;
     m->count++;
     m->slots[slot] = (uint32_t)m->entry_count;
@@ -170,10 +178,7 @@ bool strmap_remove(struct strmap *m, const char *key)
     if (!strmap_has(m, key)) {
         return false;
     }
-    void *value = strmap_take(m, key);
-    if (m->free_value != NULL) {
-        m->free_value(value);
-    }
+    free_value(m, strmap_take(m, key));
     return true;
 }
 
@@ -198,8 +203,8 @@ bool strmap_next(const struct strmap *m, size_t *it, const char **ret_key, void 
 void strmap_release(struct strmap *m)
 {
     for (size_t i = 0; i < m->entry_count; i++) {
-        if (m->entries[i].key != NULL && m->free_value != NULL) {
-            m->free_value(m->entries[i].value);
+        if (m->entries[i].key != NULL) {
+            free_value(m, m->entries[i].value);
         }
         free(m->entries[i].key);
     }

@@ -1,8 +1,10 @@
-/* A map from strings to pointers that iterates in insertion order (the simulator needs one fixed order).
+/* A map from strings to pointers that iterates in insertion order (the simulator needs one fixed
+ * order).
  *
- * Hashing is SipHash-like with a seed of the process (strmap_seed, once, before threads), because keys are names that
- * outsiders choose. Keys are copied. Values belong to the caller unless free_value is set.
- * Removing while iterating is allowed for the current entry only. Not thread-safe.
+ * Hashing is SipHash-like with a seed of the process (strmap_seed, once, before threads), because
+ * keys are names that outsiders choose. Keys are copied. Values belong to the caller unless
+ * free_value is set (it is never called for NULL). Removing while iterating is allowed for the
+ * current entry only. Not thread-safe.
  *
  *   for (size_t it = 0; strmap_next(&m, &it, &key, &value);) ...
  */
@@ -25,7 +27,10 @@ struct strmap {
     void (*free_value)(void *value);
 };
 
-#define STRMAP_INIT {0}
+#define STRMAP_INIT                                                                                \
+    {                                                                                              \
+        0                                                                                          \
+    }
 
 void strmap_seed(uint64_t seed);
 /* NULL if absent. */

@@ -42,7 +42,8 @@ void text_trim_utf8(char *s)
     while (back < len && back < 3 && ((unsigned char)s[len - 1 - back] & 0xC0) == 0x80) {
         back++;
     }
-    if (back >= len) {
+    if (back == len) {
+        s[0] = '\0'; /* nothing, or nothing but the ends of something */
         return;
     }
     size_t lead = len - 1 - back;

@@ -21,7 +21,8 @@ bool text_has_suffix(const char *s, const char *suffix);
 bool text_eq(const char *a, const char *b); /* NULL equals only NULL */
 /* Lower-case hex of len bytes into out[2*len+1]. */
 void text_hex(const uint8_t *bytes, size_t len, char *out);
-/* A whole decimal number in [min, max]; false for anything else (sign, spaces, overflow included).
+/* A whole decimal number in [min, max]; false for anything else (a plus, spaces, overflow
+ * included).
  */
 bool text_to_int64(const char *s, int64_t min, int64_t max, int64_t *ret_value);
 
