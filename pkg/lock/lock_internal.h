@@ -39,14 +39,40 @@ struct locks {
     bool stop, interrupt_all;
 };
 
+/* ---- lock.c ---- */
+
+struct held *held_new(struct locks *l, const struct lease_grant *grant, struct mono sent, const json_t *object);
 struct lease_grant held_grant(const struct held *h);
+/* The lock is gone: stop what runs under it. Once; later calls do nothing. */
+void held_lose(struct held *h, const char *why);
 void held_lose_locked(struct held *h, const char *why);
+/* A PATCH of the object's status with the deadline that one request of this lock may have. body is borrowed. */
+struct kube_request held_request(const struct held *h, const json_t *body, const char *content_type);
+/* A PATCH; ERR_NONE only with the new object in *ret. */
+enum err_kind locks_patch(struct locks *l, const struct kube_request *req, struct kube_reply *ret, struct err *err) MUST_CHECK;
+/* GET afresh (a quorum read), after an answer that said too little. */
+enum err_kind locks_read_back(struct locks *l, const char *ns, const char *name, json_t **ret, struct err *err) MUST_CHECK;
+
+/* ---- write.c ---- */
+
+struct write;
+/* The turn to write: heartbeat and worker never write at the same time. */
 void held_take_turn(struct held *h);
 void held_give_turn(struct held *h);
+/* Is it ours, by all that is known, and not past its hard deadline? */
+bool held_in_time(struct held *h);
+/* A pause that grows with tries, while the server or the way to it is in trouble. */
+void held_pause(struct held *h, int tries);
+/* Look again after a conflict or an unknown outcome of w (NULL: of a finalizer's patch). ERR_NONE: the lock is still ours, and
+ * the newest object is noted; *ret_done: the object shows that w was carried out. */
+enum err_kind held_look_again(struct held *h, const struct write *w, bool *ret_done, struct err *err) MUST_CHECK;
 bool held_is_mine(struct held *h, const json_t *object);
 void held_note_object(struct held *h, json_t *object);
 void held_note_try_locked(struct held *h, struct mono sent, int64_t stamp_ns);
 void held_note_grant(struct held *h, struct mono sent, int64_t stamp_ns);
+
+/* ---- heartbeat.c ---- */
+
 void locks_renew_now(struct held *h);
 
 #endif
