@@ -1,4 +1,4 @@
-/* Prometheus metrics, text format 0.0.4, from one table (metrics.def). Names: helm-operator's (flux_helm_operator_*) as they
+/* Prometheus metrics, text format 0.0.4 (docs/metrics.md lists all series). Names: helm-operator's (flux_helm_operator_*) as they
  * were, and the lock's own (belay_lock_*). Threads: any. */
 #ifndef BELAY_METRICS_METRICS_H
 #define BELAY_METRICS_METRICS_H
