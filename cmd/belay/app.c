@@ -21,7 +21,8 @@
 
 #define USER_AGENT "belay/" BELAY_VERSION
 #define CRD_NAME   "helmreleases.helm.fluxcd.io"
-/* Without a word from a healthy watch for this long a replica is not ready: bookmarks come about each minute. */
+/* Without a word from a healthy watch for this long a replica is not ready: bookmarks come about
+ * each minute. */
 #define SILENCE_MAX_MS 300000
 #define EXIT_USAGE     2
 
@@ -57,14 +58,17 @@ struct app {
 
 /* ---- identity ---- */
 
-/* pod/uid/incarnation. Without the downward API: the host's name and no UID; the 128 random bits alone make it unique. */
+/* pod/uid/incarnation. Without the downward API: the host's name and no UID; the 128 random bits
+ * alone make it unique. */
 static char *make_identity(const struct flags *flags)
 {
     const char *pod = getenv("POD_NAME");
     const char *uid = getenv("POD_UID");
     char host[256] = "belay";
     (void)gethostname(host, sizeof(host) - 1);
-    const char *name = flags->identity[0] != '\0' ? flags->identity : pod != NULL && pod[0] != '\0' ? pod : host;
+    const char *name = flags->identity[0] != '\0'      ? flags->identity
+                       : pod != NULL && pod[0] != '\0' ? pod
+                                                       : host;
     uint8_t bits[16];
     rng_fill(rng_os(), bits, sizeof(bits));
     char incarnation[33];
@@ -93,20 +97,22 @@ static void on_crd(void *ctx, enum reflector_event event, struct snap *before, s
         return;
     }
     worker_set_crd_problem(app->worker, &err);
-    log_error("crd", "nothing is synced: the HelmRelease CRD does not keep what the lock writes", LOG_S("err", err.msg),
-              LOG_S("hint", err.hint));
+    log_error("crd", "nothing is synced: the HelmRelease CRD does not keep what the lock writes",
+              LOG_S("err", err.msg), LOG_S("hint", err.hint));
 }
 
-/* Read it once before anything else: a wrong CRD is told to the person who starts us. What we may not read is left to the
- * check of each lock's echo. */
+/* Read it once before anything else: a wrong CRD is told to the person who starts us. What we may
+ * not read is left to the check of each lock's echo. */
 static enum err_kind check_crd(struct app *app, struct err *err)
 {
     struct kube_reply reply = KUBE_REPLY_INIT;
     struct mono deadline = mono_add_ms(clock_mono(clock_os()), 30000);
     struct err why = ERR_INIT;
-    enum err_kind kind = kube_get(app->kube, &KUBE_CRDS, NULL, CRD_NAME, deadline, NULL, &reply, &why);
+    enum err_kind kind =
+        kube_get(app->kube, &KUBE_CRDS, NULL, CRD_NAME, deadline, NULL, &reply, &why);
     if (kind == ERR_DENIED && why.code == 403) {
-        log_warn("crd", "the CRD may not be read; each lock's reply is checked instead", LOG_S("err", why.msg));
+        log_warn("crd", "the CRD may not be read; each lock's reply is checked instead",
+                 LOG_S("err", why.msg));
         return ERR_NONE;
     }
     if (kind == ERR_NOT_FOUND) {
@@ -159,7 +165,8 @@ static void write_metrics(void *ctx, struct buf *body)
     struct app *app = ctx;
     metrics_set_release_count(app->metrics, (int64_t)cache_count(app->releases));
     metrics_set_queue_length(app->metrics, (int64_t)queue_len(app->queue));
-    int64_t dropped = events_dropped(app->events) - metrics_get(app->metrics, METRICS_EVENTS_DROPPED);
+    int64_t dropped =
+        events_dropped(app->events) - metrics_get(app->metrics, METRICS_EVENTS_DROPPED);
     metrics_add(app->metrics, METRICS_EVENTS_DROPPED, dropped);
     metrics_write(app->metrics, body);
 }
@@ -253,18 +260,20 @@ static enum err_kind open_api(struct app *app, struct err *err)
 static struct transport *transport_for_tls(void *ctx, const struct transport_tls *tls)
 {
     (void)ctx;
-    return transport_curl_new(&(struct transport_curl_options){.user_agent = USER_AGENT,
-                                                               .ca_file = tls->ca_file,
-                                                               .cert_file = tls->cert_file,
-                                                               .key_file = tls->key_file,
-                                                               .insecure = tls->insecure,
-                                                               .proxy = TRANSPORT_CURL_PROXY_ENVIRONMENT});
+    return transport_curl_new(
+        &(struct transport_curl_options){.user_agent = USER_AGENT,
+                                         .ca_file = tls->ca_file,
+                                         .cert_file = tls->cert_file,
+                                         .key_file = tls->key_file,
+                                         .insecure = tls->insecure,
+                                         .proxy = TRANSPORT_CURL_PROXY_ENVIRONMENT});
 }
 
 /* --helm-repository-import v3:PATH[,v3:PATH...]; what is bad in a file costs only its own entry. */
 static void import_repositories(struct app *app)
 {
-    _cleanup_(free_cstr) char *list = xstrdup(app->flags.repository_import);
+    _cleanup_(free_cstr)
+    char *list = xstrdup(app->flags.repository_import);
     char *rest = list;
     while (*rest != '\0') {
         char *item = rest;
@@ -276,7 +285,8 @@ static void import_repositories(struct app *app)
         const char *path = text_has_prefix(item, "v3:") ? item + 3 : item;
         struct err err = ERR_INIT;
         if (charts_import_repositories(app->charts, path, &err) || err.kind != ERR_NONE) {
-            log_warn("chart", "repositories.yaml was not imported in whole", LOG_S("path", path), LOG_S("err", err.msg));
+            log_warn("chart", "repositories.yaml was not imported in whole", LOG_S("path", path),
+                     LOG_S("err", err.msg));
         }
     }
 }
@@ -362,8 +372,11 @@ static void make_reflectors(struct app *app)
 {
     const char *ns = app->flags.allow_namespace[0] != '\0' ? app->flags.allow_namespace : NULL;
     const char *selector = app->flags.selector[0] != '\0' ? app->flags.selector : NULL;
-    struct reflector_options all = {
-        .kube = app->kube, .clock = clock_os(), .rng = rng_os(), .cancel = &app->finishing, .ctx = app->worker};
+    struct reflector_options all = {.kube = app->kube,
+                                    .clock = clock_os(),
+                                    .rng = rng_os(),
+                                    .cancel = &app->finishing,
+                                    .ctx = app->worker};
     struct reflector_options releases = all;
     releases.gvr = &KUBE_HELMRELEASES;
     releases.ns = ns;
@@ -391,7 +404,8 @@ static void make_reflectors(struct app *app)
     app->reflectors[REFLECT_CRD] = reflector_new(&crd);
 }
 
-/* The workers start when both caches are filled: a pass over a half-known world would call everything absent. */
+/* The workers start when both caches are filled: a pass over a half-known world would call
+ * everything absent. */
 static void start_workers(struct app *app)
 {
     while (!(cache_is_synced(app->releases) && cache_is_synced(app->records))) {
@@ -405,7 +419,8 @@ static void start_workers(struct app *app)
     log_info("main", "caches are filled", LOG_I("helmreleases", cache_count(app->releases)),
              LOG_I("records", cache_count(app->records)));
     for (int64_t i = 0; i < app->flags.workers; i++) {
-        must(pthread_create(&app->worker_threads[app->worker_count++], NULL, worker_main, app) == 0);
+        must(pthread_create(&app->worker_threads[app->worker_count++], NULL, worker_main, app) ==
+             0);
     }
 }
 
@@ -452,7 +467,8 @@ static void app_free(struct app *app)
     free(app);
 }
 
-enum err_kind app_start(const struct flags *flags, const struct dirs *dirs, struct app **ret, struct err *err)
+enum err_kind app_start(const struct flags *flags, const struct dirs *dirs, struct app **ret,
+                        struct err *err)
 {
     struct app *app = xcalloc(1, sizeof(*app));
     app->flags = *flags;
@@ -472,7 +488,8 @@ enum err_kind app_start(const struct flags *flags, const struct dirs *dirs, stru
         return err->kind;
     }
     log_info("main", "starting", LOG_S("version", BELAY_VERSION), LOG_S("identity", app->identity),
-             LOG_S("api", kube_server(app->kube)), LOG_S("config", kube_config_origin(app->kube_config)),
+             LOG_S("api", kube_server(app->kube)),
+             LOG_S("config", kube_config_origin(app->kube_config)),
              LOG_S("helm", helm_version(app->helm)), LOG_I("lease_ms", flags->lease_ms),
              LOG_I("port", httpd_port(app->httpd)));
     start_thread(app, heartbeat_main, app->locks);

@@ -8,9 +8,11 @@
 
 struct app;
 
-/* Find the API server and helm, check the CRD, start all threads. INVALID with code 2 is wrong usage (a flag); everything
- * else is a runtime failure. Blocks until the caches are filled, or until a SIGTERM is pending. */
-enum err_kind app_start(const struct flags *flags, const struct dirs *dirs, struct app **ret, struct err *err) MUST_CHECK;
+/* Find the API server and helm, check the CRD, start all threads. INVALID with code 2 is wrong
+ * usage (a flag); everything else is a runtime failure. Blocks until the caches are filled, or
+ * until a SIGTERM is pending. */
+enum err_kind app_start(const struct flags *flags, const struct dirs *dirs, struct app **ret,
+                        struct err *err) MUST_CHECK;
 /* No new locks; what has not reached helm is given up. */
 void app_stop_begin(struct app *app);
 /* Has every worker ended? */

@@ -24,9 +24,11 @@ static enum err_kind make_dir(const char *path, struct err *err)
     if (lstat(path, &st) != 0 || !S_ISDIR(st.st_mode)) {
         return err_set(err, ERR_INVALID, "--cache-dir: %s is no directory", path);
     }
-    /* In a pod the volume may belong to root with our group's rights: what counts is that we may write there. */
+    /* In a pod the volume may belong to root with our group's rights: what counts is that we may
+     * write there. */
     if (access(path, W_OK | X_OK) != 0) {
-        return err_set(err, ERR_INVALID, "--cache-dir: %s is not writable for user %u", path, (unsigned)geteuid());
+        return err_set(err, ERR_INVALID, "--cache-dir: %s is not writable for user %u", path,
+                       (unsigned)geteuid());
     }
     return ERR_NONE;
 }
@@ -47,7 +49,8 @@ static void remove_flat(const char *path)
 
 static int open_lock(const char *work, int flags)
 {
-    _cleanup_(free_cstr) char *path = xasprintf("%s/" LOCK_NAME, work);
+    _cleanup_(free_cstr)
+    char *path = xasprintf("%s/" LOCK_NAME, work);
     int fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
         (void)close(fd);
@@ -56,7 +59,8 @@ static int open_lock(const char *work, int flags)
     return fd;
 }
 
-/* Work directories whose lock nobody holds are left over from a process that died: they may hold credentials. */
+/* Work directories whose lock nobody holds are left over from a process that died: they may hold
+ * credentials. */
 static void remove_dead(const char *cache)
 {
     DIR *dir = opendir(cache);
@@ -67,7 +71,8 @@ static void remove_dead(const char *cache)
         if (!text_has_prefix(e->d_name, WORK_PREFIX)) {
             continue;
         }
-        _cleanup_(free_cstr) char *work = xasprintf("%s/%s", cache, e->d_name);
+        _cleanup_(free_cstr)
+        char *work = xasprintf("%s/%s", cache, e->d_name);
         int fd = open_lock(work, 0);
         if (fd >= 0) {
             remove_flat(work);
@@ -79,22 +84,29 @@ static void remove_dead(const char *cache)
 
 enum err_kind dirs_open(const char *cache_dir, struct dirs *ret, struct err *err)
 {
-    _cleanup_(free_cstr) char *cache =
+    _cleanup_(free_cstr)
+    char *cache =
         cache_dir[0] != '\0' ? xstrdup(cache_dir) : xasprintf("/tmp/belay-%u", (unsigned)geteuid());
-    _cleanup_(free_cstr) char *home = xasprintf("%s/home", cache);
-    _cleanup_(free_cstr) char *work = xasprintf("%s/" WORK_PREFIX "XXXXXX", cache);
+    _cleanup_(free_cstr)
+    char *home = xasprintf("%s/home", cache);
+    _cleanup_(free_cstr)
+    char *work = xasprintf("%s/" WORK_PREFIX "XXXXXX", cache);
     if (make_dir(cache, err) || make_dir(home, err)) {
         return err->kind;
     }
     remove_dead(cache);
     if (mkdtemp(work) == NULL) {
-        return err_set(err, ERR_INVALID, "--cache-dir: cannot make a directory in %s: %s", cache, strerror(errno));
+        return err_set(err, ERR_INVALID, "--cache-dir: cannot make a directory in %s: %s", cache,
+                       strerror(errno));
     }
     int fd = open_lock(work, O_CREAT);
     if (fd < 0) {
         return err_set(err, ERR_INVALID, "--cache-dir: cannot lock %s: %s", work, strerror(errno));
     }
-    *ret = (struct dirs){.cache = take_ptr(&cache), .home = take_ptr(&home), .work = take_ptr(&work), .work_lock_fd = fd};
+    *ret = (struct dirs){.cache = take_ptr(&cache),
+                         .home = take_ptr(&home),
+                         .work = take_ptr(&work),
+                         .work_lock_fd = fd};
     return ERR_NONE;
 }
 

@@ -7,7 +7,15 @@
 #include "base/text.h"
 #include "timeval/timeval.h"
 
-enum flag_kind { FLAG_TEXT, FLAG_DURATION, FLAG_NUMBER, FLAG_BOOL, FLAG_CHOICE, FLAG_IGNORED, FLAG_IGNORED_BOOL };
+enum flag_kind {
+    FLAG_TEXT,
+    FLAG_DURATION,
+    FLAG_NUMBER,
+    FLAG_BOOL,
+    FLAG_CHOICE,
+    FLAG_IGNORED,
+    FLAG_IGNORED_BOOL
+};
 
 struct flag {
     const char *name;
@@ -15,36 +23,48 @@ struct flag {
     size_t offset;       /* in struct flags */
     const char *initial; /* as on the command line */
     int64_t min, max;    /* durations in ms, numbers */
-    const char *legal;   /* said when the value is refused; for FLAG_CHOICE the words, separated by | */
-    const char *help;    /* NULL: not shown */
+    const char
+        *legal; /* said when the value is refused; for FLAG_CHOICE the words, separated by | */
+    const char *help; /* NULL: not shown */
 };
 
 #define AT(field) offsetof(struct flags, field)
 #define HOUR_MS   INT64_C(3600000)
 
 static const struct flag table[] = {
-    {"kubeconfig", FLAG_TEXT, AT(kubeconfig), "", 0, 0, "a path", "kubeconfig; else $KUBECONFIG, else in-cluster"},
-    {"context", FLAG_TEXT, AT(context), "", 0, 0, "a context's name", "context of the kubeconfig; else its current one"},
+    {"kubeconfig", FLAG_TEXT, AT(kubeconfig), "", 0, 0, "a path",
+     "kubeconfig; else $KUBECONFIG, else in-cluster"},
+    {"context", FLAG_TEXT, AT(context), "", 0, 0, "a context's name",
+     "context of the kubeconfig; else its current one"},
     {"lease-timeout", FLAG_DURATION, AT(lease_ms), "30s", 5000, HOUR_MS, "5s to 1h",
      "how long a lock outlives its last renewal"},
-    {"workers", FLAG_NUMBER, AT(workers), "4", 1, 64, "1 to 64", "syncs at the same time in this replica"},
+    {"workers", FLAG_NUMBER, AT(workers), "4", 1, 64, "1 to 64",
+     "syncs at the same time in this replica"},
     {"charts-sync-interval", FLAG_DURATION, AT(interval_ms), "3m", 1000, 24 * HOUR_MS, "1s to 24h",
      "how often each object is compared again (jittered)"},
-    {"allow-namespace", FLAG_TEXT, AT(allow_namespace), "", 0, 0, "a namespace", "watch one namespace only"},
-    {"watch-label-selector", FLAG_TEXT, AT(selector), "", 0, 0, "a label selector", "shard by label"},
+    {"allow-namespace", FLAG_TEXT, AT(allow_namespace), "", 0, 0, "a namespace",
+     "watch one namespace only"},
+    {"watch-label-selector", FLAG_TEXT, AT(selector), "", 0, 0, "a label selector",
+     "shard by label"},
     {"helm", FLAG_TEXT, AT(helm), "", 0, 0, "a path", "helm v3 or v4; found on PATH by default"},
-    {"helm-repository-import", FLAG_TEXT, AT(repository_import), "", 0, 0, "a comma list of v3:PATH",
-     "repositories.yaml files with credentials of chart repositories"},
-    {"cache-dir", FLAG_TEXT, AT(cache_dir), "", 0, 0, "a directory", "charts and indexes; /tmp/belay-UID by default"},
-    {"listen", FLAG_TEXT, AT(listen), ":3030", 0, 0, "HOST:PORT, :PORT or [V6]:PORT", "/metrics /healthz /readyz"},
-    {"log-format", FLAG_CHOICE, AT(log_format), "fmt", 0, 0, "fmt|json", "form of the log lines on stderr"},
-    {"log-level", FLAG_CHOICE, AT(log_level), "info", 0, 0, "debug|info|warn|error", "lowest level that is written"},
+    {"helm-repository-import", FLAG_TEXT, AT(repository_import), "", 0, 0,
+     "a comma list of v3:PATH", "repositories.yaml files with credentials of chart repositories"},
+    {"cache-dir", FLAG_TEXT, AT(cache_dir), "", 0, 0, "a directory",
+     "charts and indexes; /tmp/belay-UID by default"},
+    {"listen", FLAG_TEXT, AT(listen), ":3030", 0, 0, "HOST:PORT, :PORT or [V6]:PORT",
+     "/metrics /healthz /readyz"},
+    {"log-format", FLAG_CHOICE, AT(log_format), "fmt", 0, 0, "fmt|json",
+     "form of the log lines on stderr"},
+    {"log-level", FLAG_CHOICE, AT(log_level), "info", 0, 0, "debug|info|warn|error",
+     "lowest level that is written"},
     {"shutdown-grace", FLAG_DURATION, AT(shutdown_grace_ms), "20s", 0, HOUR_MS, "0s to 1h",
      "what helm gets to end after SIGTERM before it is interrupted"},
-    {"identity", FLAG_TEXT, AT(identity), "", 0, 0, "a name", "name in status.lease; else $POD_NAME, else the host's"},
+    {"identity", FLAG_TEXT, AT(identity), "", 0, 0, "a name",
+     "name in status.lease; else $POD_NAME, else the host's"},
     {"version", FLAG_BOOL, AT(version), "", 0, 0, "true or false", "print the version and exit"},
     {"help", FLAG_BOOL, AT(help), "", 0, 0, "true or false", "print this and exit"},
-    /* helm-operator's flags that mean nothing here: taken, so that its manifests start, and named once in the log. */
+    /* helm-operator's flags that mean nothing here: taken, so that its manifests start, and named
+       once in the log. */
     {"master", FLAG_IGNORED, 0, "", 0, 0, "", NULL},
     {"status-update-interval", FLAG_IGNORED, 0, "", 0, 0, "", NULL},
     {"log-release-diffs", FLAG_IGNORED_BOOL, 0, "", 0, 0, "", NULL},
@@ -80,7 +100,8 @@ static enum err_kind refuse(const struct flag *f, const char *value, struct err 
 static bool is_choice(const char *words, const char *value)
 {
     size_t len = strlen(value);
-    for (const char *at = words; len != 0 && at != NULL; at = strchr(at, '|'), at += at != NULL ? 1 : 0) {
+    for (const char *at = words; len != 0 && at != NULL;
+         at = strchr(at, '|'), at += at != NULL ? 1 : 0) {
         if (strncmp(at, value, len) == 0 && (at[len] == '|' || at[len] == '\0')) {
             return true;
         }
@@ -88,7 +109,8 @@ static bool is_choice(const char *words, const char *value)
     return false;
 }
 
-static enum err_kind set_duration(const struct flag *f, const char *value, int64_t *slot, struct err *err)
+static enum err_kind set_duration(const struct flag *f, const char *value, int64_t *slot,
+                                  struct err *err)
 {
     struct err why = ERR_INIT;
     int64_t ms = 0;
@@ -102,7 +124,8 @@ static enum err_kind set_duration(const struct flag *f, const char *value, int64
     return ERR_NONE;
 }
 
-static enum err_kind set(struct flags *flags, const struct flag *f, const char *value, struct err *err)
+static enum err_kind set(struct flags *flags, const struct flag *f, const char *value,
+                         struct err *err)
 {
     void *slot = (char *)flags + f->offset;
     switch (f->kind) {
@@ -155,9 +178,12 @@ enum err_kind flags_parse(int argc, char **argv, struct flags *ret, struct err *
     for (int i = 1; i < argc; i++) {
         const char *arg = argv[i];
         /* -l was helm-operator's short form of --listen. */
-        const char *name = strcmp(arg, "-l") == 0 ? "listen" : strcmp(arg, "-h") == 0 ? "help" : arg + 2;
+        const char *name = strcmp(arg, "-l") == 0   ? "listen"
+                           : strcmp(arg, "-h") == 0 ? "help"
+                                                    : arg + 2;
         if (name == arg + 2 && !text_has_prefix(arg, "--")) {
-            return err_set(err, ERR_INVALID, "unexpected argument \"%s\": only --flags are legal (see --help)", arg);
+            return err_set(err, ERR_INVALID,
+                           "unexpected argument \"%s\": only --flags are legal (see --help)", arg);
         }
         const char *eq = strchr(name, '=');
         size_t len = eq != NULL ? (size_t)(eq - name) : strlen(name);
@@ -165,7 +191,10 @@ enum err_kind flags_parse(int argc, char **argv, struct flags *ret, struct err *
         if (f == NULL) {
             return err_set(err, ERR_INVALID, "unknown flag --%.*s (see --help)", (int)len, name);
         }
-        const char *value = eq != NULL ? eq + 1 : is_bool(f) ? "true" : i + 1 < argc ? argv[++i] : NULL;
+        const char *value = eq != NULL     ? eq + 1
+                            : is_bool(f)   ? "true"
+                            : i + 1 < argc ? argv[++i]
+                                           : NULL;
         if (value == NULL) {
             return err_set(err, ERR_INVALID, "--%s needs a value: %s", f->name, f->legal);
         }
@@ -175,7 +204,9 @@ enum err_kind flags_parse(int argc, char **argv, struct flags *ret, struct err *
     }
     /* The identity is NAME/pod UID/incarnation: a slash would make one part look like another. */
     if (strchr(flags.identity, '/') != NULL) {
-        return err_set(err, ERR_INVALID, "--identity: \"%s\" is not legal: use a name without a slash", flags.identity);
+        return err_set(err, ERR_INVALID,
+                       "--identity: \"%s\" is not legal: use a name without a slash",
+                       flags.identity);
     }
     *ret = flags;
     return ERR_NONE;
@@ -183,7 +214,8 @@ enum err_kind flags_parse(int argc, char **argv, struct flags *ret, struct err *
 
 void flags_usage(FILE *out)
 {
-    (void)fprintf(out, "belay: a Helm operator whose lock is the HelmRelease's own status\n\nusage: belay [flags]\n\n");
+    (void)fprintf(out, "belay: a Helm operator whose lock is the HelmRelease's own "
+                       "status\n\nusage: belay [flags]\n\n");
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         const struct flag *f = &table[i];
         if (f->help == NULL) {
@@ -191,7 +223,8 @@ void flags_usage(FILE *out)
         }
         (void)fprintf(out, "  --%-24s %s", f->name, f->help);
         if (f->kind != FLAG_BOOL) {
-            (void)fprintf(out, " [%s%s%s]", f->legal, f->initial[0] != '\0' ? "; default " : "", f->initial);
+            (void)fprintf(out, " [%s%s%s]", f->legal, f->initial[0] != '\0' ? "; default " : "",
+                          f->initial);
         }
         (void)fprintf(out, "\n");
     }

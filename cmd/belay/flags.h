@@ -24,8 +24,8 @@ struct flags {
     int ignored_count;
 };
 
-/* Parse argv ("--name=value", "--name value", "--bool"). ERR_INVALID: one line that names the flag and what is legal.
- * Texts in *ret borrow argv. */
+/* Parse argv ("--name=value", "--name value", "--bool"). ERR_INVALID: one line that names the flag
+ * and what is legal. Texts in *ret borrow argv. */
 enum err_kind flags_parse(int argc, char **argv, struct flags *ret, struct err *err) MUST_CHECK;
 void flags_usage(FILE *out);
 

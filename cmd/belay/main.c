@@ -1,7 +1,8 @@
 /* belay: flags, wiring, signals. All work is in pkg/.
  *
- * Threads: main (signals), three reflectors, N workers, heartbeat, watchdog, events, the HTTP server's own. All start with
- * every signal blocked; main takes them by sigtimedwait. Children are forked by workers, which end only at shutdown. */
+ * Threads: main (signals), three reflectors, N workers, heartbeat, watchdog, events, the HTTP
+ * server's own. All start with every signal blocked; main takes them by sigtimedwait. Children are
+ * forked by workers, which end only at shutdown. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,7 +24,8 @@
 #include "proc_posix/proc_posix.h"
 
 #define EXIT_USAGE 2
-/* helm notes an interrupted run within 40 ms (seen); what has not ended after this long will not. */
+/* helm notes an interrupted run within 40 ms (seen); what has not ended after this long will not.
+ */
 #define PATIENCE_MS INT64_C(5000)
 
 static int64_t now_wall_ns(void)
@@ -40,9 +42,10 @@ static void start_log(const struct flags *flags)
             level = (enum log_level)i;
         }
     }
-    log_init(&(struct log_options){.format = strcmp(flags->log_format, "json") == 0 ? LOG_FORMAT_JSON : LOG_FORMAT_FMT,
-                                   .level = level,
-                                   .now_wall_ns = now_wall_ns});
+    log_init(&(struct log_options){
+        .format = strcmp(flags->log_format, "json") == 0 ? LOG_FORMAT_JSON : LOG_FORMAT_FMT,
+        .level = level,
+        .now_wall_ns = now_wall_ns});
     for (int i = 0; i < flags->ignored_count; i++) {
         log_warn("main", "this flag means nothing here and is ignored, take it out of the manifest",
                  LOG_S("flag", flags->ignored[i]));
@@ -66,7 +69,8 @@ static int wait_signal(const sigset_t *set, int64_t ms)
     for (;;) {
         int signo = ms < 0 ? sigwaitinfo(set, NULL) : sigtimedwait(set, NULL, &timeout);
         if (signo == SIGCHLD) {
-            proc_posix_reap_orphans(); /* grandchildren that came to us: nobody else waits for them (case 55) */
+            proc_posix_reap_orphans(); /* grandchildren that came to us: nobody else waits for them
+                                          (case 55) */
             if (ms >= 0) {
                 return 0;
             }
@@ -81,7 +85,8 @@ static int wait_signal(const sigset_t *set, int64_t ms)
     }
 }
 
-/* After the first signal: what runs may end within the grace, then helm is interrupted. A second signal ends it at once. */
+/* After the first signal: what runs may end within the grace, then helm is interrupted. A second
+ * signal ends it at once. */
 static void drain(struct app *app, const sigset_t *set, int64_t grace_ms)
 {
     app_stop_begin(app);
@@ -127,7 +132,8 @@ static int run(const struct flags *flags)
     struct app *app = NULL;
     int rc = 0;
     if (app_start(flags, &dirs, &app, &err)) {
-        (void)fprintf(stderr, "belay: %s%s%s\n", err.msg, err.hint[0] != '\0' ? ": " : "", err.hint);
+        (void)fprintf(stderr, "belay: %s%s%s\n", err.msg, err.hint[0] != '\0' ? ": " : "",
+                      err.hint);
         rc = err.kind == ERR_INVALID && err.code == EXIT_USAGE ? EXIT_USAGE : 1;
     } else {
         int signo = wait_signal(&set, -1);

@@ -1,7 +1,8 @@
-/* Immutable snapshots of API objects by key "namespace/name" ("name" for cluster-wide ones), with one secondary index.
+/* Immutable snapshots of API objects by key "namespace/name" ("name" for cluster-wide ones), with
+ * one secondary index.
  *
- * Threads: all functions lock inside; snapshots are reference-counted and read-only, so a reader keeps what it got for as
- * long as it wants. The writer is the reflector. */
+ * Threads: all functions lock inside; snapshots are reference-counted and read-only, so a reader
+ * keeps what it got for as long as it wants. The writer is the reflector. */
 #ifndef BELAY_CACHE_CACHE_H
 #define BELAY_CACHE_CACHE_H
 
@@ -18,14 +19,15 @@ struct snap {
     char *key;
     char *uid;
     char *resource_version;
-    json_t *object;   /* never changed after creation; NULL if the object's own text could not be read */
+    json_t
+        *object; /* never changed after creation; NULL if the object's own text could not be read */
     struct mono seen; /* when this version arrived here */
-    bool live;        /* arrived by WATCH, not by LIST: seen is then close to the moment of the write */
-    struct err bad;   /* why object is NULL: kind != ERR_NONE */
+    bool live; /* arrived by WATCH, not by LIST: seen is then close to the moment of the write */
+    struct err bad; /* why object is NULL: kind != ERR_NONE */
 };
 
-struct snap *snap_ref(struct snap *s);   /* NULL stays NULL */
-void snap_unref(struct snap *s);         /* NULL is fine */
+struct snap *snap_ref(struct snap *s); /* NULL stays NULL */
+void snap_unref(struct snap *s);       /* NULL is fine */
 static inline void snap_unref_ptr(struct snap **s)
 {
     snap_unref(*s);
@@ -33,7 +35,8 @@ static inline void snap_unref_ptr(struct snap **s)
 
 struct cache;
 struct cache_options {
-    /* The index value of a snapshot, on the heap, or NULL for none; e.g. "namespace/release" of a Helm record. */
+    /* The index value of a snapshot, on the heap, or NULL for none; e.g. "namespace/release" of a
+     * Helm record. */
     char *(*index_of)(const struct snap *s);
 };
 struct cache *cache_new(const struct cache_options *options);
@@ -45,7 +48,8 @@ struct snap *cache_put(struct cache *c, struct snap *s);
 struct snap *cache_remove(struct cache *c, const char *key);
 /* A new reference or NULL. */
 struct snap *cache_get(struct cache *c, const char *key);
-/* New references to all that share the index value; *ret is an array on the heap (free it), in no order. */
+/* New references to all that share the index value; *ret is an array on the heap (free it), in no
+ * order. */
 size_t cache_by_index(struct cache *c, const char *index, struct snap ***ret);
 /* New references to all, in insertion order. */
 size_t cache_all(struct cache *c, struct snap ***ret);

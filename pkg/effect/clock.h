@@ -28,12 +28,15 @@ static inline struct wall clock_wall(struct clock *c)
 {
     return c->ops->wall(c);
 }
-/* Wait on cond (m held) until it is signalled or the deadline passed; spurious returns are allowed, so loop. */
-static inline void clock_wait(struct clock *c, struct cond *cond, struct mtx *m, struct mono deadline)
+/* Wait on cond (m held) until it is signalled or the deadline passed; spurious returns are allowed,
+ * so loop. */
+static inline void clock_wait(struct clock *c, struct cond *cond, struct mtx *m,
+                              struct mono deadline)
 {
     c->ops->wait(c, cond, m, deadline);
 }
-/* Sleep until the deadline or until cancel is raised (NULL: cannot be). Returns false if cancelled. */
+/* Sleep until the deadline or until cancel is raised (NULL: cannot be). Returns false if cancelled.
+ */
 bool clock_sleep_until(struct clock *c, struct mono deadline, struct cancel *cancel);
 
 /* The operating system's clock; one static instance. */

@@ -1,8 +1,8 @@
-/* HTTP as an interface. The product uses transport_curl (HTTP/1.1, one connection per calling thread and origin), the
- * simulator its own network.
+/* HTTP as an interface. The product uses transport_curl (HTTP/1.1, one connection per calling
+ * thread and origin), the simulator its own network.
  *
- * Threads: any thread may call; each call uses the calling thread's own connection. Blocks until the reply is complete,
- * the deadline passes, or cancel is raised. */
+ * Threads: any thread may call; each call uses the calling thread's own connection. Blocks until
+ * the reply is complete, the deadline passes, or cancel is raised. */
 #ifndef BELAY_EFFECT_TRANSPORT_H
 #define BELAY_EFFECT_TRANSPORT_H
 
@@ -26,16 +26,21 @@ struct http_request {
     size_t header_count;
     const char *body; /* NULL: none */
     size_t body_len;
-    struct mono deadline;       /* of the whole call; MONO_NEVER only with idle_ms > 0 */
-    int64_t idle_ms;            /* > 0: ERR_TIMEOUT (UNKNOWN_OUTCOME for a write) after this long without a byte */
-    size_t body_max;            /* cap of the reply's body, or of one on_data-less reply; 0: LIMIT_BODY_BYTES */
-    struct cancel *cancel;      /* may be NULL */
-    bool follow_redirects;      /* at most 5; credentials (Authorization, userinfo) go to the first origin only */
-    /* If set, the body of a 2xx reply is handed over piece by piece and not collected; false ends the call with
-     * ERR_CANCELLED. Bodies of other replies are collected as usual. Runs on the calling thread. */
+    struct mono deadline; /* of the whole call; MONO_NEVER only with idle_ms > 0 */
+    int64_t
+        idle_ms; /* > 0: ERR_TIMEOUT (UNKNOWN_OUTCOME for a write) after this long without a byte */
+    size_t
+        body_max; /* cap of the reply's body, or of one on_data-less reply; 0: LIMIT_BODY_BYTES */
+    struct cancel *cancel; /* may be NULL */
+    bool follow_redirects; /* at most 5; credentials (Authorization, userinfo) go to the first
+                              origin only */
+    /* If set, the body of a 2xx reply is handed over piece by piece and not collected; false ends
+     * the call with ERR_CANCELLED. Bodies of other replies are collected as usual. Runs on the
+     * calling thread. */
     bool (*on_data)(void *ctx, const char *bytes, size_t len);
     void *ctx;
-    const char *userpwd;        /* "user:password" for HTTP basic authentication, same rule as for redirects; may be NULL */
+    const char *userpwd; /* "user:password" for HTTP basic authentication, same rule as for
+                            redirects; may be NULL */
 };
 
 struct http_response {
@@ -52,7 +57,10 @@ struct http_response {
     struct mono received; /* when the reply's headers had arrived */
 };
 
-#define HTTP_RESPONSE_INIT {.status = 0, .body = BUF_INIT(1)}
+#define HTTP_RESPONSE_INIT                                                                         \
+    {                                                                                              \
+        .status = 0, .body = BUF_INIT(1)                                                           \
+    }
 void http_response_release(struct http_response *r);
 
 struct transport;
@@ -64,24 +72,26 @@ struct http_call {
 };
 
 struct transport_ops {
-    enum err_kind (*perform)(struct transport *t, const struct http_request *req, struct http_response *ret, struct err *err);
+    enum err_kind (*perform)(struct transport *t, const struct http_request *req,
+                             struct http_response *ret, struct err *err);
     void (*perform_many)(struct transport *t, struct http_call *calls, size_t n);
 };
 struct transport {
     const struct transport_ops *ops;
 };
 
-/* ERR_NONE: a complete reply with any status. Errors: ERR_UNAVAILABLE (certainly no effect: no connection, TLS refused, or a
- * GET that failed), ERR_UNKNOWN_OUTCOME (method other than GET/HEAD, bytes may have left us, no complete reply),
- * ERR_TIMEOUT (a GET's deadline), ERR_CANCELLED (a GET, or a write that never left), ERR_LIMIT (reply over body_max).
- * In doubt it is ERR_UNKNOWN_OUTCOME. *ret is owned by the caller: http_response_release. */
+/* ERR_NONE: a complete reply with any status. Errors: ERR_UNAVAILABLE (certainly no effect: no
+ * connection, TLS refused, or a GET that failed), ERR_UNKNOWN_OUTCOME (method other than GET/HEAD,
+ * bytes may have left us, no complete reply), ERR_TIMEOUT (a GET's deadline), ERR_CANCELLED (a GET,
+ * or a write that never left), ERR_LIMIT (reply over body_max). In doubt it is ERR_UNKNOWN_OUTCOME.
+ * *ret is owned by the caller: http_response_release. */
 static inline enum err_kind transport_perform(struct transport *t, const struct http_request *req,
                                               struct http_response *ret, struct err *err)
 {
     return t->ops->perform(t, req, ret, err);
 }
-/* All at once, each on a connection of its own; returns when every call has its result. For the heartbeat: one slow
- * renewal costs the others nothing but its own deadline. */
+/* All at once, each on a connection of its own; returns when every call has its result. For the
+ * heartbeat: one slow renewal costs the others nothing but its own deadline. */
 static inline void transport_perform_many(struct transport *t, struct http_call *calls, size_t n)
 {
     t->ops->perform_many(t, calls, n);

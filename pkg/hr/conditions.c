@@ -49,7 +49,8 @@ void hr_conditions_edit(json_t *conditions, const struct hr_condition_edit *e)
     }
     put(c, "status", json_string(e->status));
     const char *message = e->message != NULL ? e->message : "";
-    _cleanup_(free_cstr) char *clean = text_clean(message, strlen(message), LIMIT_MESSAGE_BYTES);
+    _cleanup_(free_cstr)
+    char *clean = text_clean(message, strlen(message), LIMIT_MESSAGE_BYTES);
     put(c, "reason", json_string(e->reason != NULL ? e->reason : "Unknown"));
     put(c, "message", json_string(clean));
     if (e->observed_generation >= 0) {
@@ -61,7 +62,8 @@ void hr_conditions_edit(json_t *conditions, const struct hr_condition_edit *e)
     }
 }
 
-void hr_conditions_stamp_legacy(json_t *conditions, int64_t generation, const char *const *skip, size_t skip_count)
+void hr_conditions_stamp_legacy(json_t *conditions, int64_t generation, const char *const *skip,
+                                size_t skip_count)
 {
     if (generation < 0) {
         return;

@@ -1,5 +1,5 @@
-/* Does the served CRD keep what the lock writes? Walks openAPIV3Schema along each path; x-kubernetes-preserve-unknown-fields
- * keeps everything below it. */
+/* Does the served CRD keep what the lock writes? Walks openAPIV3Schema along each path;
+ * x-kubernetes-preserve-unknown-fields keeps everything below it. */
 #include <string.h>
 
 #include "base/text.h"
@@ -47,7 +47,8 @@ static const char *const phases[] = {
 #undef PHASE
 };
 
-/* The schema of the field at path, or NULL if it would be pruned. *ret_kept: something above keeps all fields. */
+/* The schema of the field at path, or NULL if it would be pruned. *ret_kept: something above keeps
+ * all fields. */
 static const json_t *schema_at(const json_t *schema, const char *path, bool *ret_kept)
 {
     *ret_kept = false;
@@ -123,7 +124,8 @@ enum err_kind hr_crd_check(const json_t *crd, struct err *err)
         }
     }
     const json_t *type = schema_at(schema, "status.conditions.type", &kept);
-    for (size_t i = 0; type != NULL && i < sizeof(condition_types) / sizeof(condition_types[0]); i++) {
+    for (size_t i = 0; type != NULL && i < sizeof(condition_types) / sizeof(condition_types[0]);
+         i++) {
         if (!enum_takes(type, condition_types[i])) {
             return fault(err, "condition type ", condition_types[i]);
         }

@@ -24,16 +24,20 @@ static char *text_at(const json_t *j, const char *path)
 
 static struct hr_condition read_condition(const json_t *conditions, const char *type)
 {
-    struct hr_condition c = {.status = HR_ABSENT, .observed_generation = -1, .last_transition_ns = INT64_MIN};
+    struct hr_condition c = {
+        .status = HR_ABSENT, .observed_generation = -1, .last_transition_ns = INT64_MIN};
     const json_t *found = hr_conditions_find(conditions, type, &c.index);
     if (found == NULL) {
         return c;
     }
     const char *status = jsonx_str(found, "status", "");
-    c.status = strcmp(status, "True") == 0 ? HR_TRUE : strcmp(status, "False") == 0 ? HR_FALSE : HR_UNKNOWN;
+    c.status = strcmp(status, "True") == 0    ? HR_TRUE
+               : strcmp(status, "False") == 0 ? HR_FALSE
+                                              : HR_UNKNOWN;
     c.observed_generation = jsonx_int(found, "observedGeneration", -1);
     c.last_transition_ns = time_at(found, "lastTransitionTime");
-    (void)snprintf(c.last_transition, sizeof(c.last_transition), "%s", jsonx_str(found, "lastTransitionTime", ""));
+    (void)snprintf(c.last_transition, sizeof(c.last_transition), "%s",
+                   jsonx_str(found, "lastTransitionTime", ""));
     (void)snprintf(c.reason, sizeof(c.reason), "%s", jsonx_str(found, "reason", ""));
     return c;
 }
@@ -46,7 +50,8 @@ static int64_t managed_time(const json_t *metadata)
     const json_t *entry;
     json_array_foreach(json_object_get(metadata, "managedFields"), i, entry)
     {
-        bool ours = text_eq(jsonx_str(entry, "manager", ""), "belay") && text_eq(jsonx_str(entry, "subresource", ""), "status");
+        bool ours = text_eq(jsonx_str(entry, "manager", ""), "belay") &&
+                    text_eq(jsonx_str(entry, "subresource", ""), "status");
         int64_t ns = ours ? time_at(entry, "time") : INT64_MIN;
         newest = ns > newest ? ns : newest;
     }

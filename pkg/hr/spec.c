@@ -1,5 +1,6 @@
-/* The spec with its defaults (helm-operator's), and what is legal in it. The CRD has checked types on the way in, unless an
- * old one did not: so each wrong type is an error that names the field, never a crash. */
+/* The spec with its defaults (helm-operator's), and what is legal in it. The CRD has checked types
+ * on the way in, unless an old one did not: so each wrong type is an error that names the field,
+ * never a crash. */
 #include <string.h>
 
 #include "base/limits.h"
@@ -9,7 +10,6 @@
 #include "jsonx/jsonx.h"
 
 #define TIMEOUT_MAX_S INT64_C(86400)
-
 
 static void bad(struct hr *hr, const char *field, const char *what)
 {
@@ -26,7 +26,8 @@ static char *text_of(struct hr *hr, const json_t *spec, const char *path)
         return NULL;
     }
     if (!json_is_string(v)) {
-        _cleanup_(free_cstr) char *field = xasprintf("spec.%s", path);
+        _cleanup_(free_cstr)
+        char *field = xasprintf("spec.%s", path);
         bad(hr, field, "must be a string");
         return NULL;
     }
@@ -41,13 +42,15 @@ static bool bool_of(struct hr *hr, const json_t *spec, const char *path, bool fa
         return fallback;
     }
     if (!json_is_boolean(v)) {
-        _cleanup_(free_cstr) char *field = xasprintf("spec.%s", path);
+        _cleanup_(free_cstr)
+        char *field = xasprintf("spec.%s", path);
         bad(hr, field, "must be true or false");
     }
     return json_is_true(v);
 }
 
-static int64_t number_of(struct hr *hr, const json_t *spec, const char *path, int64_t fallback, int64_t max)
+static int64_t number_of(struct hr *hr, const json_t *spec, const char *path, int64_t fallback,
+                         int64_t max)
 {
     const json_t *v = jsonx_at(spec, path);
     if (v == NULL || json_is_null(v)) {
@@ -55,8 +58,10 @@ static int64_t number_of(struct hr *hr, const json_t *spec, const char *path, in
     }
     int64_t n = jsonx_int(spec, path, -1);
     if (n < 0 || n > max) {
-        _cleanup_(free_cstr) char *field = xasprintf("spec.%s", path);
-        _cleanup_(free_cstr) char *what = xasprintf("must be a whole number from 0 to %lld", (long long)max);
+        _cleanup_(free_cstr)
+        char *field = xasprintf("spec.%s", path);
+        _cleanup_(free_cstr)
+        char *what = xasprintf("must be a whole number from 0 to %lld", (long long)max);
         bad(hr, field, what);
         return fallback;
     }
@@ -68,7 +73,8 @@ static void check_map(struct hr *hr, const json_t *spec, const char *path)
 {
     const json_t *v = jsonx_at(spec, path);
     if (v != NULL && !json_is_null(v) && !json_is_object(v)) {
-        _cleanup_(free_cstr) char *field = xasprintf("spec.%s", path);
+        _cleanup_(free_cstr)
+        char *field = xasprintf("spec.%s", path);
         bad(hr, field, "must be a map");
     }
 }
@@ -90,23 +96,27 @@ static void read_chart(const json_t *spec, struct hr *hr)
     s->chart_pull_secret = text_of(hr, spec, "chart.chartPullSecret.name");
     s->skip_dep_update = bool_of(hr, spec, "chart.skipDepUpdate", false);
     if (s->chart_git != NULL && s->chart_path != NULL) {
-        bad(hr, "spec.chart.git", "git charts are not served yet by this version; use repository, name and version");
+        bad(hr, "spec.chart.git",
+            "git charts are not served yet by this version; use repository, name and version");
     } else if (s->chart_repository == NULL) {
         bad(hr, "spec.chart.repository", "missing: a chart needs repository, name and version");
     } else if (s->chart_name == NULL) {
         bad(hr, "spec.chart.name", "missing: a chart needs repository, name and version");
     } else if (s->chart_version == NULL) {
-        bad(hr, "spec.chart.version", "missing: a chart needs repository, name and version (a range such as ^1.2 is fine)");
+        bad(hr, "spec.chart.version",
+            "missing: a chart needs repository, name and version (a range such as ^1.2 is fine)");
     }
 }
 
-/* Helm's rule for release names (chartutil.ValidateReleaseName): DNS labels joined by dots, at most 53 characters. */
+/* Helm's rule for release names (chartutil.ValidateReleaseName): DNS labels joined by dots, at most
+ * 53 characters. */
 static bool is_release_name(const char *name)
 {
     char before = '.';
     for (const char *p = name; *p != '\0'; p++) {
         bool alnum = (*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9');
-        bool ok = alnum || (*p == '-' && before != '.') || (*p == '.' && before != '.' && before != '-');
+        bool ok =
+            alnum || (*p == '-' && before != '.') || (*p == '.' && before != '.' && before != '-');
         if (!ok) {
             return false;
         }
@@ -125,19 +135,23 @@ static void read_names(const json_t *spec, struct hr *hr)
     s->release_name = text_of(hr, spec, "releaseName");
     bool given = s->release_name != NULL;
     if (!given) {
-        s->release_name = strcmp(s->target_ns, hr->ns) == 0 ? xasprintf("%s-%s", hr->ns, hr->name)
-                                                            : xasprintf("%s-%s-%s", hr->ns, s->target_ns, hr->name);
+        s->release_name = strcmp(s->target_ns, hr->ns) == 0
+                              ? xasprintf("%s-%s", hr->ns, hr->name)
+                              : xasprintf("%s-%s-%s", hr->ns, s->target_ns, hr->name);
     }
     size_t len = strlen(s->release_name);
     if (len > HR_RELEASE_NAME_MAX) {
-        _cleanup_(free_cstr) char *what =
-            xasprintf("the release name %s\"%.80s\" has %zu characters, Helm takes at most %d: set spec.releaseName to a shorter one",
-                      given ? "" : "made of namespace and name, ", s->release_name, len, HR_RELEASE_NAME_MAX);
+        _cleanup_(free_cstr)
+        char *what = xasprintf("the release name %s\"%.80s\" has %zu characters, Helm takes at "
+                               "most %d: set spec.releaseName to a shorter one",
+                               given ? "" : "made of namespace and name, ", s->release_name, len,
+                               HR_RELEASE_NAME_MAX);
         bad(hr, "spec.releaseName", what);
     } else if (!is_release_name(s->release_name)) {
-        _cleanup_(free_cstr) char *what = xasprintf(
-            "\"%s\" is no release name: lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit",
-            s->release_name);
+        _cleanup_(free_cstr)
+        char *what = xasprintf("\"%s\" is no release name: lower-case letters, digits, '-' and "
+                               "'.', beginning and ending with a letter or digit",
+                               s->release_name);
         bad(hr, "spec.releaseName", what);
     }
 }
@@ -152,25 +166,29 @@ static struct hr_values_source *add_source(struct hr_spec *s, enum hr_values_kin
     return src;
 }
 
-/* A member of a source of values with another type than it has: a default in its place would release something else. */
+/* A member of a source of values with another type than it has: a default in its place would
+ * release something else. */
 static void check_ref(struct hr *hr, const json_t *ref, const char *field)
 {
     static const char *const texts[] = {"name", "namespace", "key", "url", "path"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         const json_t *v = json_object_get(ref, texts[i]);
         if (v != NULL && !json_is_null(v) && !json_is_string(v)) {
-            _cleanup_(free_cstr) char *where = xasprintf("%s.%s", field, texts[i]);
+            _cleanup_(free_cstr)
+            char *where = xasprintf("%s.%s", field, texts[i]);
             bad(hr, where, "must be a string");
         }
     }
     const json_t *optional = json_object_get(ref, "optional");
     if (optional != NULL && !json_is_null(optional) && !json_is_boolean(optional)) {
-        _cleanup_(free_cstr) char *where = xasprintf("%s.optional", field);
+        _cleanup_(free_cstr)
+        char *where = xasprintf("%s.optional", field);
         bad(hr, where, "must be true or false");
     }
 }
 
-static void read_object_ref(struct hr *hr, const json_t *ref, enum hr_values_kind kind, const char *field)
+static void read_object_ref(struct hr *hr, const json_t *ref, enum hr_values_kind kind,
+                            const char *field)
 {
     check_ref(hr, ref, field);
     const char *name = jsonx_str(ref, "name", "");
@@ -187,7 +205,8 @@ static void read_object_ref(struct hr *hr, const json_t *ref, enum hr_values_kin
     src->optional = jsonx_bool(ref, "optional", false);
 }
 
-static void read_location_ref(struct hr *hr, const json_t *ref, enum hr_values_kind kind, const char *member, const char *field)
+static void read_location_ref(struct hr *hr, const json_t *ref, enum hr_values_kind kind,
+                              const char *member, const char *field)
 {
     check_ref(hr, ref, field);
     const char *location = jsonx_str(ref, member, "");
@@ -195,7 +214,8 @@ static void read_location_ref(struct hr *hr, const json_t *ref, enum hr_values_k
         bad(hr, field, kind == HR_VALUES_URL ? "needs a url" : "needs a path");
         return;
     }
-    if (kind == HR_VALUES_URL && !text_has_prefix(location, "http://") && !text_has_prefix(location, "https://")) {
+    if (kind == HR_VALUES_URL && !text_has_prefix(location, "http://") &&
+        !text_has_prefix(location, "https://")) {
         bad(hr, field, "url must begin with http:// or https://");
         return;
     }
@@ -207,7 +227,8 @@ static void read_location_ref(struct hr *hr, const json_t *ref, enum hr_values_k
 /* If several refs are set, the order of precedence is helm-operator's. */
 static void read_values_from(const json_t *item, size_t i, struct hr *hr)
 {
-    _cleanup_(free_cstr) char *field = xasprintf("spec.valuesFrom[%zu]", i);
+    _cleanup_(free_cstr)
+    char *field = xasprintf("spec.valuesFrom[%zu]", i);
     const json_t *ref;
     if ((ref = json_object_get(item, "configMapKeyRef")) != NULL) {
         read_object_ref(hr, ref, HR_VALUES_CONFIGMAP, field);
@@ -218,7 +239,8 @@ static void read_values_from(const json_t *item, size_t i, struct hr *hr)
     } else if ((ref = json_object_get(item, "chartFileRef")) != NULL) {
         read_location_ref(hr, ref, HR_VALUES_CHART_FILE, "path", field);
     } else {
-        bad(hr, field, "needs one of configMapKeyRef, secretKeyRef, externalSourceRef, chartFileRef");
+        bad(hr, field,
+            "needs one of configMapKeyRef, secretKeyRef, externalSourceRef, chartFileRef");
     }
 }
 
@@ -226,7 +248,8 @@ static void check_list(struct hr *hr, const json_t *spec, const char *name)
 {
     const json_t *v = json_object_get(spec, name);
     if (v != NULL && !json_is_null(v) && !json_is_array(v)) {
-        _cleanup_(free_cstr) char *field = xasprintf("spec.%s", name);
+        _cleanup_(free_cstr)
+        char *field = xasprintf("spec.%s", name);
         bad(hr, field, "must be a list");
     }
 }
@@ -263,9 +286,10 @@ static void read_options(const json_t *spec, struct hr *hr)
     check_map(hr, spec, "test");
     s->helm_version = text_of(hr, spec, "helmVersion");
     if (s->helm_version != NULL && strcmp(s->helm_version, "v3") != 0) {
-        bad(hr, "spec.helmVersion", strcmp(s->helm_version, "v2") == 0
-                                        ? "v2 (Helm 2, Tiller) is not served; migrate the release to Helm 3 and use v3"
-                                        : "must be v3");
+        bad(hr, "spec.helmVersion",
+            strcmp(s->helm_version, "v2") == 0
+                ? "v2 (Helm 2, Tiller) is not served; migrate the release to Helm 3 and use v3"
+                : "must be v3");
     }
     s->timeout_s = number_of(hr, spec, "timeout", HR_TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S);
     s->force_upgrade = bool_of(hr, spec, "forceUpgrade", false);
@@ -273,18 +297,20 @@ static void read_options(const json_t *spec, struct hr *hr)
     s->max_history = number_of(hr, spec, "maxHistory", HR_MAX_HISTORY_DEFAULT, INT32_MAX);
     s->skip_crds = bool_of(hr, spec, "skipCRDs", false);
     s->disable_openapi_validation = bool_of(hr, spec, "disableOpenAPIValidation", false);
-    s->rollback = (struct hr_rollback){.enable = bool_of(hr, spec, "rollback.enable", false),
-                                       .retry = bool_of(hr, spec, "rollback.retry", false),
-                                       .disable_hooks = bool_of(hr, spec, "rollback.disableHooks", false),
-                                       .recreate = bool_of(hr, spec, "rollback.recreate", false),
-                                       .force = bool_of(hr, spec, "rollback.force", false),
-                                       .wait = bool_of(hr, spec, "rollback.wait", false),
-                                       .max_retries = number_of(hr, spec, "rollback.maxRetries", 5, INT32_MAX),
-                                       .timeout_s = number_of(hr, spec, "rollback.timeout", HR_TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S)};
-    s->test = (struct hr_test){.enable = bool_of(hr, spec, "test.enable", false),
-                               .ignore_failures = bool_of(hr, spec, "test.ignoreFailures", false),
-                               .cleanup = bool_of(hr, spec, "test.cleanup", true),
-                               .timeout_s = number_of(hr, spec, "test.timeout", HR_TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S)};
+    s->rollback = (struct hr_rollback){
+        .enable = bool_of(hr, spec, "rollback.enable", false),
+        .retry = bool_of(hr, spec, "rollback.retry", false),
+        .disable_hooks = bool_of(hr, spec, "rollback.disableHooks", false),
+        .recreate = bool_of(hr, spec, "rollback.recreate", false),
+        .force = bool_of(hr, spec, "rollback.force", false),
+        .wait = bool_of(hr, spec, "rollback.wait", false),
+        .max_retries = number_of(hr, spec, "rollback.maxRetries", 5, INT32_MAX),
+        .timeout_s = number_of(hr, spec, "rollback.timeout", HR_TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S)};
+    s->test = (struct hr_test){
+        .enable = bool_of(hr, spec, "test.enable", false),
+        .ignore_failures = bool_of(hr, spec, "test.ignoreFailures", false),
+        .cleanup = bool_of(hr, spec, "test.cleanup", true),
+        .timeout_s = number_of(hr, spec, "test.timeout", HR_TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S)};
     s->wait = bool_of(hr, spec, "wait", s->rollback.enable || s->test.enable);
 }
 
@@ -301,8 +327,10 @@ void hr_spec_read(const json_t *spec, struct hr *hr)
 
 void hr_spec_release(struct hr_spec *s)
 {
-    char *texts[] = {s->release_name, s->target_ns,  s->chart_repository, s->chart_name,        s->chart_version,    s->chart_git,
-                     s->chart_ref,    s->chart_path, s->chart_secret_ns,  s->chart_secret_name, s->chart_pull_secret, s->helm_version};
+    char *texts[] = {s->release_name,      s->target_ns,         s->chart_repository,
+                     s->chart_name,        s->chart_version,     s->chart_git,
+                     s->chart_ref,         s->chart_path,        s->chart_secret_ns,
+                     s->chart_secret_name, s->chart_pull_secret, s->helm_version};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         free(texts[i]);
     }

@@ -47,7 +47,8 @@ static int64_t soft_ms(int64_t lease_ms)
 int64_t lease_early_ms(int64_t lease_ms)
 {
     int64_t slack_ms = lease_ms / 20; /* the heartbeat's own work, a slow machine */
-    return max64(0, lease_renew_ms(lease_ms) + 2 * lease_request_ms(lease_ms) + slack_ms - soft_ms(lease_ms));
+    return max64(0, lease_renew_ms(lease_ms) + 2 * lease_request_ms(lease_ms) + slack_ms -
+                        soft_ms(lease_ms));
 }
 
 bool lease_timing_holds(int64_t lease_ms)
@@ -76,11 +77,14 @@ void lease_sighting_release(struct lease_sighting *s)
     *s = (struct lease_sighting){0};
 }
 
-void lease_sighting_note(struct lease_sighting *s, const struct hr_status *status, struct mono seen, bool live)
+void lease_sighting_note(struct lease_sighting *s, const struct hr_status *status, struct mono seen,
+                         bool live)
 {
     const char *holder = status->lease.present ? status->lease.holder : "";
-    bool same = s->holder != NULL && strcmp(s->holder, holder) == 0 && s->epoch == status->lease.transitions &&
-                strcmp(s->stamp, status->released.last_transition) == 0 && s->managed_ns == status->managed_ns;
+    bool same = s->holder != NULL && strcmp(s->holder, holder) == 0 &&
+                s->epoch == status->lease.transitions &&
+                strcmp(s->stamp, status->released.last_transition) == 0 &&
+                s->managed_ns == status->managed_ns;
     if (same) {
         return;
     }
@@ -93,12 +97,15 @@ void lease_sighting_note(struct lease_sighting *s, const struct hr_status *statu
     s->live = live;
 }
 
-/* How long until a lock that was found by a LIST may be taken early, by the API server's clock; INT64_MAX if that clock
- * cannot tell (no sample, or a stamp so far ahead that it must be wrong: then only standing still for a whole lease counts). */
-static int64_t wait_by_server_time(const struct lease_question *q, int64_t lease_ms, int64_t stood_ms)
+/* How long until a lock that was found by a LIST may be taken early, by the API server's clock;
+ * INT64_MAX if that clock cannot tell (no sample, or a stamp so far ahead that it must be wrong:
+ * then only standing still for a whole lease counts). */
+static int64_t wait_by_server_time(const struct lease_question *q, int64_t lease_ms,
+                                   int64_t stood_ms)
 {
     int64_t guard_ms = lease_guard_ms(lease_ms);
-    /* The API server itself stamps managedFields at each of our writes: no holder can be wrong about that one. */
+    /* The API server itself stamps managedFields at each of our writes: no holder can be wrong
+     * about that one. */
     int64_t stamp_ns = max64(q->status->released.last_transition_ns, q->status->managed_ns);
     if (!q->have_server_time || stamp_ns == INT64_MIN) {
         return INT64_MAX;
@@ -143,7 +150,8 @@ enum lease_verdict lease_decide(const struct lease_question *q, int64_t *ret_wai
     if (q->predecessor_dead && status->lease.present && same_pod(status->lease.holder, q->self)) {
         return LEASE_EXPIRED;
     }
-    /* What the HOLDER promised counts; a promise over an hour is none that belay makes, and would hold the lock for it. */
+    /* What the HOLDER promised counts; a promise over an hour is none that belay makes, and would
+     * hold the lock for it. */
     int64_t lease_ms = status->lease.duration_s > 0
                            ? min64(status->lease.duration_s, LEASE_TIMEOUT_MAX_MS / 1000) * 1000
                            : q->own_lease_ms;
@@ -161,32 +169,37 @@ enum lease_verdict lease_decide(const struct lease_question *q, int64_t *ret_wai
 
 int64_t lease_stamp_ns(struct srvtime server_now, int64_t at_least_ns)
 {
-    int64_t up = server_now.latest_ns / NS_PER_SEC + (server_now.latest_ns % NS_PER_SEC > 0 ? 1 : 0);
+    int64_t up =
+        server_now.latest_ns / NS_PER_SEC + (server_now.latest_ns % NS_PER_SEC > 0 ? 1 : 0);
     return max64(up * NS_PER_SEC, at_least_ns);
 }
 
-/* "pod-a upgrades podinfo; the lease runs out at 12:01:01Z unless renewed". The pod's name alone: people read this. */
+/* "pod-a upgrades podinfo; the lease runs out at 12:01:01Z unless renewed". The pod's name alone:
+ * people read this. */
 static char *grant_message(const struct lease_grant *g)
 {
     char until[RFC3339_LEN];
     rfc3339_format(ns_add_ms(g->stamp_ns, g->lease_ms), until);
     const char *clock = strchr(until, 'T');
-    return xasprintf("%.*s %s; the lease runs out at %s unless renewed", (int)strcspn(g->holder, "/"), g->holder, g->doing,
+    return xasprintf("%.*s %s; the lease runs out at %s unless renewed",
+                     (int)strcspn(g->holder, "/"), g->holder, g->doing,
                      clock != NULL ? clock + 1 : until);
 }
 
-static void edit(json_t *conditions, const char *type, const char *status, const struct lease_grant *g, const char *reason,
-                 const char *message, int64_t generation)
+static void edit(json_t *conditions, const char *type, const char *status,
+                 const struct lease_grant *g, const char *reason, const char *message,
+                 int64_t generation)
 {
     char now[RFC3339_LEN];
     rfc3339_format(g->stamp_ns, now);
-    hr_conditions_edit(conditions, &(struct hr_condition_edit){.type = type,
-                                                               .status = status,
-                                                               .reason = reason,
-                                                               .message = message,
-                                                               .observed_generation = generation,
-                                                               .now = now,
-                                                               .restamp = strcmp(type, "Released") == 0});
+    hr_conditions_edit(conditions,
+                       &(struct hr_condition_edit){.type = type,
+                                                   .status = status,
+                                                   .reason = reason,
+                                                   .message = message,
+                                                   .observed_generation = generation,
+                                                   .now = now,
+                                                   .restamp = strcmp(type, "Released") == 0});
 }
 
 static json_t *conditions_copy(const json_t *object)
@@ -199,7 +212,8 @@ static json_t *conditions_copy(const json_t *object)
 
 void lease_restamp(json_t *conditions, const struct lease_grant *g, int64_t generation)
 {
-    _cleanup_(free_cstr) char *message = grant_message(g);
+    _cleanup_(free_cstr)
+    char *message = grant_message(g);
     edit(conditions, "Released", "Unknown", g, g->reason, message, generation);
     edit(conditions, "Ready", "Unknown", g, g->reason, message, generation);
     edit(conditions, "Reconciling", "True", g, g->reason, message, generation);
@@ -211,18 +225,20 @@ json_t *lease_acquire_patch(const json_t *object, const struct lease_grant *g)
     must(g->epoch > 0);
     int64_t generation = jsonx_int(object, "metadata.generation", 0);
     json_t *conditions = conditions_copy(object);
-    /* Conditions that the lock does not speak of keep what they meant, or `kubectl wait --for=condition=Tested` would be
-     * met before any test ran. */
+    /* Conditions that the lock does not speak of keep what they meant, or `kubectl wait
+     * --for=condition=Tested` would be met before any test ran. */
     static const char *const stamped[] = {"Released", "Ready", "Reconciling", "Stalled"};
-    hr_conditions_stamp_legacy(conditions, jsonx_int(object, "status.observedGeneration", -1), stamped, 4);
+    hr_conditions_stamp_legacy(conditions, jsonx_int(object, "status.observedGeneration", -1),
+                               stamped, 4);
     lease_restamp(conditions, g, generation);
     char acquired[RFC3339_LEN];
     rfc3339_format_micro(g->acquire_ns, acquired);
-    json_t *patch = json_pack("{s:{s:s},s:{s:I,s:o,s:{s:s,s:I,s:s,s:I}}}", "metadata", "resourceVersion",
-                              jsonx_str(object, "metadata.resourceVersion", ""), "status", "observedGeneration",
-                              (json_int_t)generation, "conditions", conditions, "lease", "holderIdentity", g->holder,
-                              "leaseDurationSeconds", (json_int_t)((g->lease_ms + 999) / 1000), "acquireTime", acquired,
-                              "leaseTransitions", (json_int_t)g->epoch);
+    json_t *patch =
+        json_pack("{s:{s:s},s:{s:I,s:o,s:{s:s,s:I,s:s,s:I}}}", "metadata", "resourceVersion",
+                  jsonx_str(object, "metadata.resourceVersion", ""), "status", "observedGeneration",
+                  (json_int_t)generation, "conditions", conditions, "lease", "holderIdentity",
+                  g->holder, "leaseDurationSeconds", (json_int_t)((g->lease_ms + 999) / 1000),
+                  "acquireTime", acquired, "leaseTransitions", (json_int_t)g->epoch);
     must(patch != NULL);
     return patch;
 }
@@ -240,12 +256,14 @@ json_t *lease_renew_patch(const json_t *object, const struct lease_grant *g)
         return NULL;
     }
     size_t index = 0;
-    const json_t *released = hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", &index);
+    const json_t *released =
+        hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", &index);
     char base[64];
     (void)snprintf(base, sizeof(base), "/status/conditions/%zu", index);
     char stamp[RFC3339_LEN];
     rfc3339_format(g->stamp_ns, stamp);
-    _cleanup_(free_cstr) char *message = grant_message(g);
+    _cleanup_(free_cstr)
+    char *message = grant_message(g);
     json_t *patch = json_array();
     must(patch != NULL);
     add_op(patch, "test", "/status/lease/holderIdentity", json_string(g->holder));
@@ -271,7 +289,8 @@ json_t *lease_renew_patch(const json_t *object, const struct lease_grant *g)
 
 bool lease_is_mine(const json_t *object, const char *holder, int64_t epoch, const char *stamp)
 {
-    const json_t *released = hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
+    const json_t *released =
+        hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
     return released != NULL && text_eq(jsonx_str(released, "status", ""), "Unknown") &&
            text_eq(jsonx_str(object, "status.lease.holderIdentity", ""), holder) &&
            jsonx_int(object, "status.lease.leaseTransitions", 0) == epoch &&
@@ -283,7 +302,8 @@ bool lease_is_mine(const json_t *object, const char *holder, int64_t epoch, cons
 static bool echoes_stamp(const json_t *released, const struct lease_grant *g)
 {
     int64_t ns = 0;
-    return rfc3339_parse(jsonx_str(released, "lastTransitionTime", ""), &ns) && ns / NS_PER_SEC == g->stamp_ns / NS_PER_SEC;
+    return rfc3339_parse(jsonx_str(released, "lastTransitionTime", ""), &ns) &&
+           ns / NS_PER_SEC == g->stamp_ns / NS_PER_SEC;
 }
 
 enum err_kind lease_check_echo(const json_t *reply, const struct lease_grant *g, struct err *err)
@@ -297,7 +317,8 @@ enum err_kind lease_check_echo(const json_t *reply, const struct lease_grant *g,
         dropped = "status.lease.leaseTransitions";
     } else if (jsonx_int(reply, "status.lease.leaseDurationSeconds", 0) <= 0) {
         dropped = "status.lease.leaseDurationSeconds";
-    } else if (jsonx_int(reply, "status.observedGeneration", -1) != jsonx_int(reply, "metadata.generation", -2)) {
+    } else if (jsonx_int(reply, "status.observedGeneration", -1) !=
+               jsonx_int(reply, "metadata.generation", -2)) {
         dropped = "status.observedGeneration";
     } else if (released == NULL || !text_eq(jsonx_str(released, "status", ""), "Unknown")) {
         dropped = "status.conditions[Released]";
@@ -311,7 +332,10 @@ enum err_kind lease_check_echo(const json_t *reply, const struct lease_grant *g,
     if (dropped == NULL) {
         return ERR_NONE;
     }
-    err_set(err, ERR_INVALID, "the API server dropped %s: the HelmRelease CRD in the cluster is older than this belay", dropped);
+    err_set(
+        err, ERR_INVALID,
+        "the API server dropped %s: the HelmRelease CRD in the cluster is older than this belay",
+        dropped);
     err_hint(err, "apply the CRD of this version; nothing is synced until then");
     return ERR_INVALID;
 }

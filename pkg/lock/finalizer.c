@@ -1,4 +1,5 @@
-/* The finalizer of a locked object: JSON Patch with tests, so that another controller's finalizers are never touched. */
+/* The finalizer of a locked object: JSON Patch with tests, so that another controller's finalizers
+ * are never touched. */
 #include "lock/lock_internal.h"
 
 #include <stdio.h>
@@ -10,7 +11,8 @@
 #include "base/text.h"
 #include "jsonx/jsonx.h"
 
-/* A finalizer's JSON Patch is not starved by edits; one that is refused this often is refused for good. */
+/* A finalizer's JSON Patch is not starved by edits; one that is refused this often is refused for
+ * good. */
 #define FINALIZER_TRIES_MAX 20
 
 static void add_op(json_t *ops, const char *op, const char *path, json_t *value)
@@ -21,9 +23,11 @@ static void add_op(json_t *ops, const char *op, const char *path, json_t *value)
     must(json_array_append_new(ops, entry) == 0);
 }
 
-/* The patch, or NULL if there is nothing to change. It tests that this is the same object and that the lock on it is ours, for
- * it may reach the server late; and what it replaces, or it would undo another controller's finalizer. */
-static json_t *finalizer_patch(const struct held *h, const json_t *object, const char *finalizer, bool add)
+/* The patch, or NULL if there is nothing to change. It tests that this is the same object and that
+ * the lock on it is ours, for it may reach the server late; and what it replaces, or it would undo
+ * another controller's finalizer. */
+static json_t *finalizer_patch(const struct held *h, const json_t *object, const char *finalizer,
+                               bool add)
 {
     const json_t *list = jsonx_at(object, "metadata.finalizers");
     size_t i = 0;
@@ -47,7 +51,8 @@ static json_t *finalizer_patch(const struct held *h, const json_t *object, const
     } else if (n != 0) {
         add_op(ops, "add", "/metadata/finalizers/-", json_string(finalizer));
     } else {
-        /* A list that came meanwhile is not to be replaced: null is what a missing member tests as. */
+        /* A list that came meanwhile is not to be replaced: null is what a missing member tests as.
+         */
         add_op(ops, "test", "/metadata/finalizers", json_null());
         add_op(ops, "add", "/metadata/finalizers", json_pack("[s]", finalizer));
     }
@@ -73,14 +78,16 @@ static enum err_kind try_finalizer(struct held *h, const char *finalizer, bool a
     return kind;
 }
 
-static enum err_kind edit_finalizer(struct held *h, const char *finalizer, bool add, struct err *err)
+static enum err_kind edit_finalizer(struct held *h, const char *finalizer, bool add,
+                                    struct err *err)
 {
     for (int tries = 0; tries < FINALIZER_TRIES_MAX && held_in_time(h); tries++) {
         enum err_kind kind = try_finalizer(h, finalizer, add, err);
         if (kind == ERR_NONE || (kind == ERR_NOT_FOUND && !add)) {
             return ERR_NONE;
         }
-        if (kind != ERR_INVALID && kind != ERR_CONFLICT) { /* INVALID: as a rule a test that failed, so look and go on */
+        if (kind != ERR_INVALID &&
+            kind != ERR_CONFLICT) { /* INVALID: as a rule a test that failed, so look and go on */
             held_pause(h, tries);
         }
         bool done = false;
@@ -100,7 +107,8 @@ static enum err_kind edit_finalizer(struct held *h, const char *finalizer, bool 
     return err->kind != ERR_NONE ? err->kind : err_set(err, ERR_LEASE_LOST, "the lease is out");
 }
 
-static enum err_kind edit_finalizer_in_turn(struct held *h, const char *finalizer, bool add, struct err *err)
+static enum err_kind edit_finalizer_in_turn(struct held *h, const char *finalizer, bool add,
+                                            struct err *err)
 {
     struct err tried = ERR_INIT;
     held_take_turn(h);

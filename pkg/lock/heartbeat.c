@@ -1,12 +1,12 @@
-/* The heartbeat: one thread renews all held locks, and a second one, which does no I/O and so can never be late for it,
- * owns their deadlines (docs/lock.md 4).
+/* The heartbeat: one thread renews all held locks, and a second one, which does no I/O and so can
+ * never be late for it, owns their deadlines (docs/lock.md 4).
  *
- * renew  a third of the lease after the last confirmed grant, in rounds: all locks that are due go out together, each on its
- *        own connection. A round ends with its slowest request, so locks that are nearly due go along (lease_early_ms), and
- *        the object of a renewal that failed is read back in the next round, not in this one: then one slow reply costs the
- *        others at most a request's time, for which the lease has room.
- * soft   too late for another renewal: SIGINT to helm, which then notes "failed" by itself.
- * hard   expiry - guard: SIGKILL, the lock counts as lost. */
+ * renew  a third of the lease after the last confirmed grant, in rounds: all locks that are due go
+ * out together, each on its own connection. A round ends with its slowest request, so locks that
+ * are nearly due go along (lease_early_ms), and the object of a renewal that failed is read back in
+ * the next round, not in this one: then one slow reply costs the others at most a request's time,
+ * for which the lease has room. soft   too late for another renewal: SIGINT to helm, which then
+ * notes "failed" by itself. hard   expiry - guard: SIGKILL, the lock counts as lost. */
 #include <signal.h>
 
 #include "base/log.h"
@@ -115,7 +115,8 @@ static struct kube_request request_of(const struct held *h, struct mono now, jso
                                .gvr = &KUBE_HELMRELEASES,
                                .ns = h->ns,
                                .name = h->name,
-                               .deadline = mono_min(hard, mono_add_ms(now, lease_request_ms(lease_ms)))};
+                               .deadline =
+                                   mono_min(hard, mono_add_ms(now, lease_request_ms(lease_ms)))};
     if (body != NULL) {
         req.method = "PATCH";
         req.subresource = "status";
@@ -127,11 +128,13 @@ static struct kube_request request_of(const struct held *h, struct mono now, jso
 }
 
 /* What the next round does for h; false if the lock is lost. */
-static bool renewal_of_locked(struct held *h, struct mono now, struct srvtime now_srv, struct renewal *ret)
+static bool renewal_of_locked(struct held *h, struct mono now, struct srvtime now_srv,
+                              struct renewal *ret)
 {
     struct lease_grant grant = held_grant(h);
     int64_t moved_ns = ns_add_ms(h->stamp_ns, 1000);
-    grant.stamp_ns = lease_stamp_ns(now_srv, moved_ns > h->sent_stamp_ns ? moved_ns : h->sent_stamp_ns);
+    grant.stamp_ns =
+        lease_stamp_ns(now_srv, moved_ns > h->sent_stamp_ns ? moved_ns : h->sent_stamp_ns);
     json_t *body = h->look_first ? NULL : lease_renew_patch(h->object, &grant);
     if (body == NULL && !h->look_first) {
         held_lose_locked(h, "the object does not show it as ours any more");
@@ -148,7 +151,8 @@ static bool renewal_of_locked(struct held *h, struct mono now, struct srvtime no
     return true;
 }
 
-/* If a lock is due: take its turn, and those of the others that go along, and make their requests. */
+/* If a lock is due: take its turn, and those of the others that go along, and make their requests.
+ */
 static size_t collect_locked(struct locks *l, struct mono now, struct renewal *batch)
 {
     mtx_must_hold(&l->lock);
@@ -184,7 +188,8 @@ static void settle_success(struct renewal *r, struct kube_call *call)
 static void settle_failure(struct renewal *r, const struct kube_call *call)
 {
     struct held *h = r->held;
-    metrics_add(h->locks->options.metrics, METRICS_LOCK_UNKNOWN, call->result == ERR_UNKNOWN_OUTCOME ? 1 : 0);
+    metrics_add(h->locks->options.metrics, METRICS_LOCK_UNKNOWN,
+                call->result == ERR_UNKNOWN_OUTCOME ? 1 : 0);
     log_debug("heartbeat", "renewal failed, looking", LOG_S("ns", h->ns), LOG_S("name", h->name),
               LOG_S("err", call->err.msg));
     MTX_GUARD(&h->locks->lock);
@@ -192,8 +197,8 @@ static void settle_failure(struct renewal *r, const struct kube_call *call)
     h->renew_after = (struct mono){0};
 }
 
-/* The object was read back, or could not be. If it is ours still, or nothing was learned (an edit moved the conditions, or the
- * server hiccuped), the renewal is tried again until the deadline. */
+/* The object was read back, or could not be. If it is ours still, or nothing was learned (an edit
+ * moved the conditions, or the server hiccuped), the renewal is tried again until the deadline. */
 static void settle_look(struct renewal *r, const struct kube_call *call)
 {
     struct held *h = r->held;
@@ -205,7 +210,8 @@ static void settle_look(struct renewal *r, const struct kube_call *call)
     }
     MTX_GUARD(&l->lock);
     if (gone) {
-        held_lose_locked(h, call->result == ERR_NOT_FOUND ? "the object is gone" : "the lock is not ours any more");
+        held_lose_locked(h, call->result == ERR_NOT_FOUND ? "the object is gone"
+                                                          : "the lock is not ours any more");
     }
     h->look_first = false;
     h->renew_after = mono_add_ms(clock_mono(l->options.clock), RENEW_PAUSE_MS);
@@ -216,7 +222,8 @@ static void settle(struct renewal *r, struct kube_call *call)
     if (call->result == ERR_NONE && !json_is_object(call->reply.object)) {
         /* Something on the way has eaten the object: nothing is known. */
         kube_reply_release(&call->reply);
-        call->result = err_set(&call->err, ERR_UNKNOWN_OUTCOME, "the server's reply holds no object");
+        call->result =
+            err_set(&call->err, ERR_UNKNOWN_OUTCOME, "the server's reply holds no object");
     }
     if (r->body == NULL) {
         settle_look(r, call);

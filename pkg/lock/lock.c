@@ -1,6 +1,6 @@
-/* The life of locks and of held ones, what is asked of them, and the requests that all files here make.
- * acquire.c takes a lock, write.c writes under it, finalizer.c edits the finalizer, heartbeat.c keeps it meanwhile; what each
- * PATCH says is pkg/lease. */
+/* The life of locks and of held ones, what is asked of them, and the requests that all files here
+ * make. acquire.c takes a lock, write.c writes under it, finalizer.c edits the finalizer,
+ * heartbeat.c keeps it meanwhile; what each PATCH says is pkg/lease. */
 #include "lock/lock_internal.h"
 
 #include <signal.h>
@@ -69,7 +69,8 @@ static void raise_cancel(void *ctx)
     cancel_raise(ctx);
 }
 
-struct held *held_new(struct locks *l, const struct lease_grant *grant, struct mono sent, const json_t *object)
+struct held *held_new(struct locks *l, const struct lease_grant *grant, struct mono sent,
+                      const json_t *object)
 {
     must(grant->reason != NULL && grant->doing != NULL);
     struct held *h = xcalloc(1, sizeof(*h));
@@ -120,7 +121,8 @@ void held_free(struct held *h)
     must(h->child == NULL);
     cond_broadcast(&l->changed);
     mtx_unlock(&l->lock);
-    metrics_lock_held(l->options.metrics, (double)mono_diff_ms(clock_mono(l->options.clock), h->acquired) / 1000.0);
+    metrics_lock_held(l->options.metrics,
+                      (double)mono_diff_ms(clock_mono(l->options.clock), h->acquired) / 1000.0);
     cancel_remove(l->options.stopping, &h->stop_waker);
     cancel_release(&h->cancel);
     cond_release(&h->turn_free);
@@ -151,8 +153,8 @@ void held_lose_locked(struct held *h, const char *why)
     }
     h->lost = true;
     metrics_add(h->locks->options.metrics, METRICS_LOCK_LOST, 1);
-    log_warn("lock", "lock lost, what ran under it is stopped", LOG_S("ns", h->ns), LOG_S("name", h->name),
-             LOG_I("epoch", h->epoch), LOG_S("why", why));
+    log_warn("lock", "lock lost, what ran under it is stopped", LOG_S("ns", h->ns),
+             LOG_S("name", h->name), LOG_I("epoch", h->epoch), LOG_S("why", why));
     if (h->child != NULL) {
         h->interrupted = true;
         proc_signal(h->locks->options.proc, h->child, SIGKILL);
@@ -171,15 +173,16 @@ struct kube_request held_request(const struct held *h, const json_t *body, const
     struct locks *l = h->locks;
     struct mono now = clock_mono(l->options.clock);
     struct mono hard = lease_deadlines_of(h->granted, l->options.lease_ms).hard;
-    return (struct kube_request){.method = "PATCH",
-                                 .gvr = &KUBE_HELMRELEASES,
-                                 .ns = h->ns,
-                                 .name = h->name,
-                                 .subresource = "status",
-                                 .query = "fieldManager=belay",
-                                 .body = body,
-                                 .content_type = content_type,
-                                 .deadline = mono_min(mono_add_ms(now, lease_request_ms(l->options.lease_ms)), hard)};
+    return (struct kube_request){
+        .method = "PATCH",
+        .gvr = &KUBE_HELMRELEASES,
+        .ns = h->ns,
+        .name = h->name,
+        .subresource = "status",
+        .query = "fieldManager=belay",
+        .body = body,
+        .content_type = content_type,
+        .deadline = mono_min(mono_add_ms(now, lease_request_ms(l->options.lease_ms)), hard)};
 }
 
 /* A 2xx without an object says nothing: something on the way has eaten it. */
@@ -189,7 +192,8 @@ static enum err_kind refuse_empty(enum err_kind kind, struct err *err)
 }
 
 /* A PATCH; ERR_NONE only with the new object in *ret. */
-enum err_kind locks_patch(struct locks *l, const struct kube_request *req, struct kube_reply *ret, struct err *err)
+enum err_kind locks_patch(struct locks *l, const struct kube_request *req, struct kube_reply *ret,
+                          struct err *err)
 {
     struct kube_reply reply = KUBE_REPLY_INIT;
     enum err_kind kind = kube_do(l->options.kube, req, &reply, err);
@@ -205,9 +209,11 @@ enum err_kind locks_patch(struct locks *l, const struct kube_request *req, struc
 }
 
 /* GET afresh (a quorum read), after an answer that said too little. */
-enum err_kind locks_read_back(struct locks *l, const char *ns, const char *name, json_t **ret, struct err *err)
+enum err_kind locks_read_back(struct locks *l, const char *ns, const char *name, json_t **ret,
+                              struct err *err)
 {
-    struct mono deadline = mono_add_ms(clock_mono(l->options.clock), lease_request_ms(l->options.lease_ms));
+    struct mono deadline =
+        mono_add_ms(clock_mono(l->options.clock), lease_request_ms(l->options.lease_ms));
     struct kube_reply reply = KUBE_REPLY_INIT;
     if (kube_get(l->options.kube, &KUBE_HELMRELEASES, ns, name, deadline, NULL, &reply, err)) {
         return err_wrap(err, "read %s/%s back", ns, name);

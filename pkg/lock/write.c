@@ -1,4 +1,5 @@
-/* Writing under a lock: progress and the result, by merge PATCH with resourceVersion, until it is settled what became of them. */
+/* Writing under a lock: progress and the result, by merge PATCH with resourceVersion, until it is
+ * settled what became of them. */
 #include "lock/lock_internal.h"
 
 #include <stdio.h>
@@ -10,8 +11,8 @@
 #include "base/text.h"
 #include "jsonx/jsonx.h"
 
-/* A write that ends in a conflict is decided anew each time, for as long as the lock is ours: another client's edits may come
- * fast. This only bounds a fault that we did not think of. */
+/* A write that ends in a conflict is decided anew each time, for as long as the lock is ours:
+ * another client's edits may come fast. This only bounds a fault that we did not think of. */
 #define WRITE_TRIES_MAX 1000
 /* Between tries while the server or the way to it is in trouble; it grows by as much each time. */
 #define WRITE_PAUSE_MS     100
@@ -35,10 +36,12 @@ void held_give_turn(struct held *h)
     cond_broadcast(&h->locks->changed);
 }
 
-/* A stamp beyond all that we ever sent is a hand's: from then on nobody could see our renewals move it. */
+/* A stamp beyond all that we ever sent is a hand's: from then on nobody could see our renewals move
+ * it. */
 static bool is_mine_locked(const struct held *h, const json_t *object, int64_t *ret_stamp_ns)
 {
-    const json_t *released = hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
+    const json_t *released =
+        hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
     return lease_is_mine(object, h->locks->identity, h->epoch, NULL) &&
            rfc3339_parse(jsonx_str(released, "lastTransitionTime", ""), ret_stamp_ns) &&
            *ret_stamp_ns <= h->sent_stamp_ns;
@@ -51,8 +54,8 @@ bool held_is_mine(struct held *h, const json_t *object)
     return is_mine_locked(h, object, &ignored);
 }
 
-/* A stamp of ours that was written without an answer and now stands in the object: a grant from its sending on. No later
- * grant may use a stamp that stands there already, whoever told us of it. */
+/* A stamp of ours that was written without an answer and now stands in the object: a grant from its
+ * sending on. No later grant may use a stamp that stands there already, whoever told us of it. */
 static void note_stamp_locked(struct held *h, const json_t *object)
 {
     int64_t stamp_ns = INT64_MIN;
@@ -79,7 +82,8 @@ void held_note_object(struct held *h, json_t *object)
 void held_note_try_locked(struct held *h, struct mono sent, int64_t stamp_ns)
 {
     mtx_must_hold(&h->locks->lock);
-    /* The same stamp once more, the first time without an answer: if it stands there, it may be the first one's. */
+    /* The same stamp once more, the first time without an answer: if it stands there, it may be the
+     * first one's. */
     if (stamp_ns != h->tried_stamp_ns) {
         h->tried = sent;
     }
@@ -106,7 +110,8 @@ struct write {
     void *ctx;
     bool unlocking;
     bool minimal;
-    json_t *unknown; /* the Released conditions of results that got no answer: any of them may stand there */
+    json_t *unknown; /* the Released conditions of results that got no answer: any of them may stand
+                        there */
 };
 
 /* Keep what a result said, to know it again if it was carried out after all. */
@@ -117,18 +122,21 @@ static void remember_unknown(struct write *w, const json_t *body)
     must(json_array_append(w->unknown, released) == 0);
 }
 
-/* Does fresh show a result of ours? Holder and epoch alone say nothing: a hand that unlocks leaves them as they are. */
+/* Does fresh show a result of ours? Holder and epoch alone say nothing: a hand that unlocks leaves
+ * them as they are. */
 static bool shows_our_result(const struct write *w, const json_t *fresh)
 {
     static const char *const compared[] = {"status", "reason", "message", "lastTransitionTime"};
-    const json_t *there = hr_conditions_find(jsonx_at(fresh, "status.conditions"), "Released", NULL);
+    const json_t *there =
+        hr_conditions_find(jsonx_at(fresh, "status.conditions"), "Released", NULL);
     size_t i;
     const json_t *ours;
     json_array_foreach(w->unknown, i, ours)
     {
         bool same = true;
         for (size_t k = 0; k < sizeof(compared) / sizeof(compared[0]); k++) {
-            same = same && text_eq(jsonx_str(there, compared[k], ""), jsonx_str(ours, compared[k], ""));
+            same = same &&
+                   text_eq(jsonx_str(there, compared[k], ""), jsonx_str(ours, compared[k], ""));
         }
         if (same) {
             return true;
@@ -137,9 +145,10 @@ static bool shows_our_result(const struct write *w, const json_t *fresh)
     return false;
 }
 
-/* Look again after a conflict or an unknown outcome. ERR_NONE: the lock is still ours and h->object is fresh, or (*ret_done)
- * the object shows that a result of w (NULL: none) was carried out. */
-enum err_kind held_look_again(struct held *h, const struct write *w, bool *ret_done, struct err *err)
+/* Look again after a conflict or an unknown outcome. ERR_NONE: the lock is still ours and h->object
+ * is fresh, or (*ret_done) the object shows that a result of w (NULL: none) was carried out. */
+enum err_kind held_look_again(struct held *h, const struct write *w, bool *ret_done,
+                              struct err *err)
 {
     json_t *fresh = NULL;
     *ret_done = false;
@@ -156,22 +165,25 @@ enum err_kind held_look_again(struct held *h, const struct write *w, bool *ret_d
     if (mine || *ret_done) {
         return ERR_NONE;
     }
-    return err_set(err, ERR_LEASE_LOST, "the lock on %s/%s (epoch %lld) is not ours any more", h->ns, h->name,
-                   (long long)h->epoch);
+    return err_set(err, ERR_LEASE_LOST, "the lock on %s/%s (epoch %lld) is not ours any more",
+                   h->ns, h->name, (long long)h->epoch);
 }
 
 /* The merge patch for one try, and the stamp that it writes. */
-static json_t *build_write(struct held *h, const struct write *w, const json_t *object, int64_t *ret_stamp_ns)
+static json_t *build_write(struct held *h, const struct write *w, const json_t *object,
+                           int64_t *ret_stamp_ns)
 {
     struct srvtime now_srv = {0};
     must(kube_server_time(h->locks->options.kube, &now_srv));
-    int64_t stamp_ns = lease_stamp_ns(now_srv, h->sent_stamp_ns); /* what we know of its clock may have grown narrower */
+    int64_t stamp_ns = lease_stamp_ns(
+        now_srv, h->sent_stamp_ns); /* what we know of its clock may have grown narrower */
     char now[RFC3339_LEN];
     rfc3339_format(stamp_ns, now);
     json_t *status = w->build(w->ctx, object, now, w->minimal);
     must(json_is_object(status));
     if (!w->unlocking) {
-        /* Progress is a grant too: the same edits as the lock's own, so that the lease starts anew with this write. */
+        /* Progress is a grant too: the same edits as the lock's own, so that the lease starts anew
+         * with this write. */
         json_t *conditions = json_object_get(status, "conditions");
         must(json_is_array(conditions));
         struct lease_grant grant = held_grant(h);
@@ -180,8 +192,8 @@ static json_t *build_write(struct held *h, const struct write *w, const json_t *
     }
     /* The generation that was synced, never the newest one. */
     must(json_object_set_new(status, "observedGeneration", json_integer(h->generation)) == 0);
-    json_t *body = json_pack("{s:{s:s},s:o}", "metadata", "resourceVersion", jsonx_str(object, "metadata.resourceVersion", ""),
-                             "status", status);
+    json_t *body = json_pack("{s:{s:s},s:o}", "metadata", "resourceVersion",
+                             jsonx_str(object, "metadata.resourceVersion", ""), "status", status);
     must(body != NULL);
     *ret_stamp_ns = stamp_ns;
     return body;
@@ -223,8 +235,8 @@ static enum err_kind try_write(struct held *h, struct write *w, struct err *err)
 /* May the write be tried again after this? */
 static bool may_pass(enum err_kind kind)
 {
-    return kind == ERR_CONFLICT || kind == ERR_UNKNOWN_OUTCOME || kind == ERR_THROTTLED || kind == ERR_UNAVAILABLE ||
-           kind == ERR_TIMEOUT || kind == ERR_DENIED;
+    return kind == ERR_CONFLICT || kind == ERR_UNKNOWN_OUTCOME || kind == ERR_THROTTLED ||
+           kind == ERR_UNAVAILABLE || kind == ERR_TIMEOUT || kind == ERR_DENIED;
 }
 
 void held_pause(struct held *h, int tries)
@@ -232,7 +244,8 @@ void held_pause(struct held *h, int tries)
     struct clock *clock = h->locks->options.clock;
     int64_t ms = WRITE_PAUSE_MS * (int64_t)(tries + 1);
     ms = ms < WRITE_PAUSE_MAX_MS ? ms : WRITE_PAUSE_MAX_MS;
-    (void)clock_sleep_until(clock, mono_min(mono_add_ms(clock_mono(clock), ms), held_deadline(h)), NULL);
+    (void)clock_sleep_until(clock, mono_min(mono_add_ms(clock_mono(clock), ms), held_deadline(h)),
+                            NULL);
 }
 
 static enum err_kind write_until_settled(struct held *h, struct write *w, struct err *err)
@@ -240,8 +253,8 @@ static enum err_kind write_until_settled(struct held *h, struct write *w, struct
     int pauses = 0;
     for (int tries = 0; tries < WRITE_TRIES_MAX; tries++) {
         if (!held_in_time(h)) {
-            return err_set(err, ERR_LEASE_LOST, "the lease on %s/%s (epoch %lld) is out", h->ns, h->name,
-                           (long long)h->epoch);
+            return err_set(err, ERR_LEASE_LOST, "the lease on %s/%s (epoch %lld) is out", h->ns,
+                           h->name, (long long)h->epoch);
         }
         enum err_kind kind = try_write(h, w, err);
         if (kind == ERR_NONE) {
@@ -257,7 +270,8 @@ static enum err_kind write_until_settled(struct held *h, struct write *w, struct
         if (!may_pass(kind)) {
             return kind;
         }
-        metrics_add(h->locks->options.metrics, METRICS_LOCK_UNKNOWN, kind == ERR_UNKNOWN_OUTCOME ? 1 : 0);
+        metrics_add(h->locks->options.metrics, METRICS_LOCK_UNKNOWN,
+                    kind == ERR_UNKNOWN_OUTCOME ? 1 : 0);
         if (kind != ERR_CONFLICT) {
             held_pause(h, pauses++); /* so that the tries reach over a hiccup */
         }

@@ -45,7 +45,8 @@ static void free_member(void *value)
 
 uint64_t member_weight(const char *identity, const char *uid, int64_t failures)
 {
-    _cleanup_(free_cstr) char *text = xasprintf("%s|%s|%lld", identity, uid, (long long)failures);
+    _cleanup_(free_cstr)
+    char *text = xasprintf("%s|%s|%lld", identity, uid, (long long)failures);
     unsigned char hash[EVP_MAX_MD_SIZE];
     unsigned len = 0;
     must(EVP_Digest(text, strlen(text), hash, &len, EVP_sha256(), NULL) == 1);
@@ -117,9 +118,10 @@ static json_t *lease_body(struct members *m)
 {
     char now[RFC3339_LEN];
     rfc3339_format_micro(clock_wall(m->options.clock).ns, now); /* for people: nobody compares it */
-    json_t *body = json_pack("{s:s,s:s,s:{s:s,s:{s:s},s:{s:s}},s:{s:s,s:i,s:s}}", "apiVersion", "coordination.k8s.io/v1", "kind",
-                             "Lease", "metadata", "name", m->name, "labels", LABEL, "true", "annotations", ANNOTATION,
-                             m->options.scope, "spec", "holderIdentity", m->options.identity, "leaseDurationSeconds",
+    json_t *body = json_pack("{s:s,s:s,s:{s:s,s:{s:s},s:{s:s}},s:{s:s,s:i,s:s}}", "apiVersion",
+                             "coordination.k8s.io/v1", "kind", "Lease", "metadata", "name", m->name,
+                             "labels", LABEL, "true", "annotations", ANNOTATION, m->options.scope,
+                             "spec", "holderIdentity", m->options.identity, "leaseDurationSeconds",
                              (int)(ALIVE_MS / 1000), "renewTime", now);
     must(body != NULL);
     return body;
@@ -153,15 +155,17 @@ static enum err_kind beat(struct members *m, struct err *err)
         *err = missing;
         return err->kind;
     }
-    struct kube_request post = {.method = "POST", .body = body, .deadline = deadline, .cancel = m->options.cancel};
+    struct kube_request post = {
+        .method = "POST", .body = body, .deadline = deadline, .cancel = m->options.cancel};
     return call(m, &post, err);
 }
 
 static void farewell(struct members *m)
 {
     struct err ignored = ERR_INIT;
-    struct kube_request req = {
-        .method = "DELETE", .name = m->name, .deadline = mono_add_ms(clock_mono(m->options.clock), FAREWELL_MS)};
+    struct kube_request req = {.method = "DELETE",
+                               .name = m->name,
+                               .deadline = mono_add_ms(clock_mono(m->options.clock), FAREWELL_MS)};
     (void)call(m, &req, &ignored);
 }
 
@@ -186,7 +190,8 @@ static void note_other(struct members *m, const json_t *lease, struct mono now)
         o->resource_version = xstrdup(version);
         o->changed = now;
     }
-    o->same_scope = text_eq(json_string_value(json_object_get(annotations, ANNOTATION)), m->options.scope);
+    o->same_scope =
+        text_eq(json_string_value(json_object_get(annotations, ANNOTATION)), m->options.scope);
     o->listed = true;
 }
 
@@ -236,7 +241,9 @@ void members_run(struct members *m)
         int64_t next_ms = rng_jitter_ms(m->options.rng, BEAT_MS, 10);
         if (beat(m, &err) || look_around(m, &err)) {
             if (!m->told && !cancel_is_raised(m->options.cancel)) {
-                log_warn("member", "the replicas cannot agree on who goes first; all race for each lock until they can",
+                log_warn("member",
+                         "the replicas cannot agree on who goes first; all race for each lock "
+                         "until they can",
                          LOG_S("ns", m->options.ns), LOG_S("err", err.msg));
                 m->told = true;
             }
@@ -244,7 +251,9 @@ void members_run(struct members *m)
         } else {
             m->told = false;
         }
-        (void)clock_sleep_until(m->options.clock, mono_add_ms(clock_mono(m->options.clock), next_ms), m->options.cancel);
+        (void)clock_sleep_until(m->options.clock,
+                                mono_add_ms(clock_mono(m->options.clock), next_ms),
+                                m->options.cancel);
     }
     farewell(m);
 }

@@ -4,7 +4,8 @@
  *                                    |  add ^
  *                                    v      |
  *                              processing+dirty --done--> queued
- * Apart from that a key may have one pending delay (the earliest asked for) and a count of failures. */
+ * Apart from that a key may have one pending delay (the earliest asked for) and a count of
+ * failures. */
 #include "queue/queue.h"
 
 #include <string.h>
@@ -36,7 +37,7 @@ struct queue {
     struct clock *clock;
     struct mtx lock;
     struct cond changed;
-    struct strmap items; /* key -> struct item; guarded by lock, as is all below */
+    struct strmap items;  /* key -> struct item; guarded by lock, as is all below */
     struct list lists[2]; /* by priority */
     size_t queued;
     struct item **heap; /* by due, earliest first */
@@ -151,10 +152,12 @@ static struct item *item_of(struct queue *q, const char *key)
     return item;
 }
 
-/* Nothing is known of an idle key without delay and failures: so the map is bounded by what is really going on. */
+/* Nothing is known of an idle key without delay and failures: so the map is bounded by what is
+ * really going on. */
 static void forget_if_idle(struct queue *q, struct item *item)
 {
-    bool idle = !item->queued && !item->processing && item->heap_index == NOT_DELAYED && item->failures == 0;
+    bool idle = !item->queued && !item->processing && item->heap_index == NOT_DELAYED &&
+                item->failures == 0;
     if (idle) {
         (void)strmap_remove(&q->items, item->key);
     }
@@ -219,7 +222,8 @@ void queue_add(struct queue *q, const char *key, enum queue_priority priority)
     add_locked(q, item_of(q, key), priority);
 }
 
-static void add_after_locked(struct queue *q, struct item *item, int64_t after_ms, enum queue_priority priority)
+static void add_after_locked(struct queue *q, struct item *item, int64_t after_ms,
+                             enum queue_priority priority)
 {
     if (after_ms <= 0) {
         add_locked(q, item, priority);
@@ -238,7 +242,8 @@ static void add_after_locked(struct queue *q, struct item *item, int64_t after_m
     cond_broadcast(&q->changed); /* whoever waits may have to wait for less */
 }
 
-void queue_add_after(struct queue *q, const char *key, int64_t after_ms, enum queue_priority priority)
+void queue_add_after(struct queue *q, const char *key, int64_t after_ms,
+                     enum queue_priority priority)
 {
     MTX_GUARD(&q->lock);
     add_after_locked(q, item_of(q, key), after_ms, priority);

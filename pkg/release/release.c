@@ -11,12 +11,14 @@
 #define DIGEST_ALGORITHM "1:"
 #define CLAIM_PREFIX     "belay "
 
-void release_digest(const struct hr_spec *spec, const char *chart_digest, const json_t *values, char *out)
+void release_digest(const struct hr_spec *spec, const char *chart_digest, const json_t *values,
+                    char *out)
 {
     char values_digest[65];
     jsonx_digest(values, values_digest);
-    json_t *all = json_pack("{s:s,s:s,s:s,s:s,s:b}", "chart", chart_digest, "values", values_digest, "name",
-                            spec->release_name, "namespace", spec->target_ns, "reuseValues", spec->reset_values ? 0 : 1);
+    json_t *all = json_pack("{s:s,s:s,s:s,s:s,s:b}", "chart", chart_digest, "values", values_digest,
+                            "name", spec->release_name, "namespace", spec->target_ns, "reuseValues",
+                            spec->reset_values ? 0 : 1);
     must(all != NULL);
     char hex[65];
     jsonx_digest(all, hex);
@@ -51,12 +53,14 @@ static bool claim_word(const char *text, const char *name, char *out, size_t siz
     return true;
 }
 
-bool release_claim_parse(const char *description, char *ret_digest, int64_t *ret_epoch, char *ret_owner, size_t owner_size)
+bool release_claim_parse(const char *description, char *ret_digest, int64_t *ret_epoch,
+                         char *ret_owner, size_t owner_size)
 {
     char epoch[32];
     return text_has_prefix(description, CLAIM_PREFIX) &&
            claim_word(description, "digest=", ret_digest, RELEASE_DIGEST_LEN) &&
-           claim_word(description, "epoch=", epoch, sizeof(epoch)) && text_to_int64(epoch, 0, INT64_MAX, ret_epoch) &&
+           claim_word(description, "epoch=", epoch, sizeof(epoch)) &&
+           text_to_int64(epoch, 0, INT64_MAX, ret_epoch) &&
            claim_word(description, "owner=", ret_owner, owner_size);
 }
 
@@ -70,27 +74,32 @@ int64_t release_backoff_ms(int64_t failures)
     return ms < RELEASE_BACKOFF_MAX_MS ? ms : RELEASE_BACKOFF_MAX_MS;
 }
 
-bool release_count_upgrade(const struct hr *hr, struct srvtime server_now, int64_t *ret_upgrades, int64_t *ret_window_ns)
+bool release_count_upgrade(const struct hr *hr, struct srvtime server_now, int64_t *ret_upgrades,
+                           int64_t *ret_window_ns)
 {
     const struct hr_attempt *a = &hr->status.attempt;
     bool running = a->present && a->generation == hr->generation && a->window_ns != INT64_MIN &&
-                   a->window_ns <= server_now.latest_ns && server_now.earliest_ns < ns_add_ms(a->window_ns, RELEASE_WINDOW_MS);
+                   a->window_ns <= server_now.latest_ns &&
+                   server_now.earliest_ns < ns_add_ms(a->window_ns, RELEASE_WINDOW_MS);
     *ret_upgrades = running ? a->upgrades + 1 : 1;
     *ret_window_ns = running ? a->window_ns : server_now.latest_ns;
     return *ret_upgrades <= RELEASE_UPGRADES_MAX;
 }
 
-/* Milliseconds until attempt.notBefore has certainly passed on the API server's clock; 0 = passed, or no back-off. */
+/* Milliseconds until attempt.notBefore has certainly passed on the API server's clock; 0 = passed,
+ * or no back-off. */
 static int64_t backoff_left_ms(const struct release_question *q)
 {
     const struct hr_attempt *attempt = &q->hr->status.attempt;
-    if (!attempt->present || attempt->generation != q->hr->generation || attempt->not_before_ns == INT64_MIN) {
+    if (!attempt->present || attempt->generation != q->hr->generation ||
+        attempt->not_before_ns == INT64_MIN) {
         return 0;
     }
     if (!q->have_server_time) {
         return 1000;
     }
-    /* Nobody of ours writes a time that far ahead: a hand or a wrong clock did, and it must not hold the object for ever. */
+    /* Nobody of ours writes a time that far ahead: a hand or a wrong clock did, and it must not
+     * hold the object for ever. */
     if (attempt->not_before_ns > ns_add_ms(q->server_now.latest_ns, 2 * RELEASE_WINDOW_MS)) {
         return 0;
     }
@@ -117,7 +126,8 @@ static struct release_answer released_answer(const struct release_question *q)
     if (newest == NULL) {
         return due("the release is gone");
     }
-    if (helmrec_status_is_pending(newest->status) && q->newest_age_ms < RELEASE_PENDING_PATIENCE_MS) {
+    if (helmrec_status_is_pending(newest->status) &&
+        q->newest_age_ms < RELEASE_PENDING_PATIENCE_MS) {
         return not_due("another helm is at work", RELEASE_PENDING_PATIENCE_MS - q->newest_age_ms);
     }
     if (newest->status != HELMREC_DEPLOYED) {
@@ -129,7 +139,8 @@ static struct release_answer released_answer(const struct release_question *q)
     if (newest->owner[0] != '\0' && strcmp(newest->owner, q->hr->uid) != 0) {
         return due("the newest record belongs to another HelmRelease");
     }
-    return (struct release_answer){.due = RELEASE_COMPARE, .why = "the desired state changed", .against = newest->digest};
+    return (struct release_answer){
+        .due = RELEASE_COMPARE, .why = "the desired state changed", .against = newest->digest};
 }
 
 struct release_answer release_is_due(const struct release_question *q)
@@ -141,15 +152,17 @@ struct release_answer release_is_due(const struct release_question *q)
         if (!hr->has_finalizer) {
             return not_due("it is being deleted, and nothing of ours is left", 0);
         }
-        return backoff_ms > 0 && status->released.status == HR_FALSE ? not_due("uninstall failed", backoff_ms)
-                                                                    : due("it is being deleted");
+        return backoff_ms > 0 && status->released.status == HR_FALSE
+                   ? not_due("uninstall failed", backoff_ms)
+                   : due("it is being deleted");
     }
     if (status->observed_generation != hr->generation) {
         return due("the spec changed");
     }
     if (hr->spec_err.kind != ERR_NONE) {
         bool told = status->released.status == HR_FALSE && status->stalled.status == HR_TRUE;
-        return told ? not_due("the spec is bad", 0) : due("the spec is bad and its status does not say so");
+        return told ? not_due("the spec is bad", 0)
+                    : due("the spec is bad and its status does not say so");
     }
     switch (status->released.status) {
     case HR_ABSENT:
@@ -181,7 +194,8 @@ struct release_answer release_is_due(const struct release_question *q)
     return not_due("waiting after a failure", backoff_ms);
 }
 
-enum release_action release_decide(const struct helmrec_meta *newest, const char *desired_digest, const char *owner_uid)
+enum release_action release_decide(const struct helmrec_meta *newest, const char *desired_digest,
+                                   const char *owner_uid)
 {
     if (newest == NULL) {
         return RELEASE_INSTALL;
@@ -210,8 +224,9 @@ enum release_action release_decide(const struct helmrec_meta *newest, const char
     return RELEASE_UPGRADE;
 }
 
-bool release_payload_matches(const struct helmrec_payload *payload, const char *desired_digest, const char *chart_name,
-                             const char *chart_version, const json_t *values)
+bool release_payload_matches(const struct helmrec_payload *payload, const char *desired_digest,
+                             const char *chart_name, const char *chart_version,
+                             const json_t *values)
 {
     if (payload->status != HELMREC_DEPLOYED) {
         return false;
@@ -219,9 +234,11 @@ bool release_payload_matches(const struct helmrec_payload *payload, const char *
     char digest[RELEASE_DIGEST_LEN];
     char owner[128];
     int64_t epoch = 0;
-    if (release_claim_parse(payload->description, digest, &epoch, owner, sizeof(owner)) && release_digest_known(digest)) {
+    if (release_claim_parse(payload->description, digest, &epoch, owner, sizeof(owner)) &&
+        release_digest_known(digest)) {
         return strcmp(digest, desired_digest) == 0;
     }
-    return strcmp(payload->chart_name, chart_name) == 0 && strcmp(payload->chart_version, chart_version) == 0 &&
+    return strcmp(payload->chart_name, chart_name) == 0 &&
+           strcmp(payload->chart_version, chart_version) == 0 &&
            jsonx_equal(payload->config, values);
 }

@@ -1,4 +1,5 @@
-/* What has to be done about a release: pure decisions over the spec, the status and Helm's newest record. */
+/* What has to be done about a release: pure decisions over the spec, the status and Helm's newest
+ * record. */
 #ifndef BELAY_RELEASE_RELEASE_H
 #define BELAY_RELEASE_RELEASE_H
 
@@ -13,44 +14,54 @@
 /* ---- the desired state as one word ---- */
 
 #define RELEASE_DIGEST_LEN 80 /* "1:" and 64 hex digits and NUL fit */
-/* "1:" + sha256 over the chart's bytes (their digest), the merged values, name, namespace, and whether old values are
- * reused. The 1 names this algorithm; helm's and belay's versions, flags and hosts are not in it (case 9). */
-void release_digest(const struct hr_spec *spec, const char *chart_digest, const json_t *values, char *out);
-/* Can this version judge such a digest? False for another algorithm (a newer belay during a rolling update). */
+/* "1:" + sha256 over the chart's bytes (their digest), the merged values, name, namespace, and
+ * whether old values are reused. The 1 names this algorithm; helm's and belay's versions, flags and
+ * hosts are not in it (case 9). */
+void release_digest(const struct hr_spec *spec, const char *chart_digest, const json_t *values,
+                    char *out);
+/* Can this version judge such a digest? False for another algorithm (a newer belay during a rolling
+ * update). */
 bool release_digest_known(const char *digest);
 
-/* belay's claim in the description of the record that its helm wrote: helm stores it with the record in one write, and no
- * later upgrade or rollback by anybody copies it. So a result that was lost can be told from the record alone. */
+/* belay's claim in the description of the record that its helm wrote: helm stores it with the
+ * record in one write, and no later upgrade or rollback by anybody copies it. So a result that was
+ * lost can be told from the record alone. */
 char *release_claim_format(const char *digest, int64_t epoch, const char *owner);
 /* False if description is no claim. ret_digest[RELEASE_DIGEST_LEN]. */
-bool release_claim_parse(const char *description, char *ret_digest, int64_t *ret_epoch, char *ret_owner, size_t owner_size);
+bool release_claim_parse(const char *description, char *ret_digest, int64_t *ret_epoch,
+                         char *ret_owner, size_t owner_size);
 
 /* ---- back-off ---- */
 
 #define RELEASE_BACKOFF_FIRST_MS INT64_C(10000)
 #define RELEASE_BACKOFF_MAX_MS   INT64_C(300000)
-/* A pending record of somebody else's helm is nothing to report before it has stood for this long. */
+/* A pending record of somebody else's helm is nothing to report before it has stood for this long.
+ */
 #define RELEASE_PENDING_PATIENCE_MS INT64_C(30000)
 /* Before jitter: 10 s * 2^(failures-1), at most 5 min. failures >= 1. */
 int64_t release_backoff_ms(int64_t failures);
 
 /* ---- the ceiling ---- */
 
-/* More revisions than this for one generation within an hour are a loop that nobody thought of (a chart that changes at each
- * look, two controllers that undo each other): belay stops, says so, and tries once more when the hour is over. */
+/* More revisions than this for one generation within an hour are a loop that nobody thought of (a
+ * chart that changes at each look, two controllers that undo each other): belay stops, says so, and
+ * tries once more when the hour is over. */
 #define RELEASE_UPGRADES_MAX INT64_C(30)
 #define RELEASE_WINDOW_MS    INT64_C(3600000)
 
-/* The count for the next revision of hr's generation: *ret_upgrades (this one included) since *ret_window_ns. False: the
- * ceiling is reached, no revision may be made before *ret_window_ns + RELEASE_WINDOW_MS. */
-bool release_count_upgrade(const struct hr *hr, struct srvtime server_now, int64_t *ret_upgrades, int64_t *ret_window_ns);
+/* The count for the next revision of hr's generation: *ret_upgrades (this one included) since
+ * *ret_window_ns. False: the ceiling is reached, no revision may be made before *ret_window_ns +
+ * RELEASE_WINDOW_MS. */
+bool release_count_upgrade(const struct hr *hr, struct srvtime server_now, int64_t *ret_upgrades,
+                           int64_t *ret_window_ns);
 
 /* ---- is a sync due? (before the lock, from what is cached) ---- */
 
 enum release_due {
     RELEASE_NOT_DUE, /* nothing to do until something changes (or, if wait_ms > 0, until then) */
     RELEASE_DUE,
-    RELEASE_COMPARE, /* the status says done (or stalled, or in back-off): due if the desired digest differs from *against */
+    RELEASE_COMPARE, /* the status says done (or stalled, or in back-off): due if the desired digest
+                        differs from *against */
 };
 struct release_question {
     const struct hr *hr;
@@ -70,17 +81,20 @@ struct release_answer release_is_due(const struct release_question *q);
 /* ---- what to do (under the lock, from a fresh list) ---- */
 
 enum release_action {
-    RELEASE_INSTALL,  /* no record, or uninstalled with its history kept */
-    RELEASE_UPGRADE,  /* there is one, and it is not what is desired */
-    RELEASE_NOTHING,  /* the newest record is deployed and carries the desired digest */
-    RELEASE_READ,     /* the newest record carries no claim of ours: read its payload and compare */
-    RELEASE_PENDING,  /* somebody's helm is at work, or died at it */
-    RELEASE_FOREIGN,  /* it belongs to another HelmRelease */
+    RELEASE_INSTALL, /* no record, or uninstalled with its history kept */
+    RELEASE_UPGRADE, /* there is one, and it is not what is desired */
+    RELEASE_NOTHING, /* the newest record is deployed and carries the desired digest */
+    RELEASE_READ,    /* the newest record carries no claim of ours: read its payload and compare */
+    RELEASE_PENDING, /* somebody's helm is at work, or died at it */
+    RELEASE_FOREIGN, /* it belongs to another HelmRelease */
 };
-enum release_action release_decide(const struct helmrec_meta *newest, const char *desired_digest, const char *owner_uid);
-/* Does a payload without our annotation show what is desired? Either it carries our claim, or chart name and version and the
- * user-supplied values are equal (a release made by a person or by helm-operator is adopted without an upgrade). */
-bool release_payload_matches(const struct helmrec_payload *payload, const char *desired_digest, const char *chart_name,
-                             const char *chart_version, const json_t *values);
+enum release_action release_decide(const struct helmrec_meta *newest, const char *desired_digest,
+                                   const char *owner_uid);
+/* Does a payload without our annotation show what is desired? Either it carries our claim, or chart
+ * name and version and the user-supplied values are equal (a release made by a person or by
+ * helm-operator is adopted without an upgrade). */
+bool release_payload_matches(const struct helmrec_payload *payload, const char *desired_digest,
+                             const char *chart_name, const char *chart_version,
+                             const json_t *values);
 
 #endif

@@ -50,22 +50,25 @@ struct fetched {
     bool missing; /* no such object or key */
 };
 
-static enum err_kind missing(struct fetched *ret, struct err *err, const char *fmt, const char *ns, const char *name,
-                             const char *key)
+static enum err_kind missing(struct fetched *ret, struct err *err, const char *fmt, const char *ns,
+                             const char *name, const char *key)
 {
     ret->missing = true;
     return err_set(err, ERR_NOT_FOUND, fmt, ns, name, key);
 }
 
-static enum err_kind fetch_object(struct worker *w, const struct hr_values_source *src, struct mono deadline,
-                                  struct cancel *cancel, struct fetched *ret, struct err *err)
+static enum err_kind fetch_object(struct worker *w, const struct hr_values_source *src,
+                                  struct mono deadline, struct cancel *cancel, struct fetched *ret,
+                                  struct err *err)
 {
     bool secret = src->kind == HR_VALUES_SECRET;
     struct kube_reply reply = KUBE_REPLY_INIT;
-    enum err_kind kind = kube_get(w->options.kube, secret ? &KUBE_SECRETS : &KUBE_CONFIGMAPS, src->ns, src->name, deadline,
-                                  cancel, &reply, err);
+    enum err_kind kind = kube_get(w->options.kube, secret ? &KUBE_SECRETS : &KUBE_CONFIGMAPS,
+                                  src->ns, src->name, deadline, cancel, &reply, err);
     if (kind == ERR_NOT_FOUND) {
-        return missing(ret, err, secret ? "Secret %s/%s does not exist (key %s)" : "ConfigMap %s/%s does not exist (key %s)",
+        return missing(ret, err,
+                       secret ? "Secret %s/%s does not exist (key %s)"
+                              : "ConfigMap %s/%s does not exist (key %s)",
                        src->ns, src->name, src->key);
     }
     if (kind) {
@@ -73,20 +76,23 @@ static enum err_kind fetch_object(struct worker *w, const struct hr_values_sourc
     }
     const char *text = json_string_value(json_object_get(jsonx_at(reply.object, "data"), src->key));
     if (text == NULL) {
-        kind = missing(ret, err, secret ? "Secret %s/%s has no key %s" : "ConfigMap %s/%s has no key %s", src->ns, src->name,
-                       src->key);
+        kind = missing(ret, err,
+                       secret ? "Secret %s/%s has no key %s" : "ConfigMap %s/%s has no key %s",
+                       src->ns, src->name, src->key);
     } else if (!secret) {
         ret->text = xstrdup(text);
         ret->len = strlen(text);
     } else if (!decode_base64(text, &ret->text, &ret->len)) {
-        kind = err_set(err, ERR_INVALID, "Secret %s/%s, key %s: not base64", src->ns, src->name, src->key);
+        kind = err_set(err, ERR_INVALID, "Secret %s/%s, key %s: not base64", src->ns, src->name,
+                       src->key);
     }
     kube_reply_release(&reply);
     return kind;
 }
 
-static enum err_kind fetch_url(struct worker *w, const struct hr_values_source *src, struct mono deadline,
-                               struct cancel *cancel, struct fetched *ret, struct err *err)
+static enum err_kind fetch_url(struct worker *w, const struct hr_values_source *src,
+                               struct mono deadline, struct cancel *cancel, struct fetched *ret,
+                               struct err *err)
 {
     struct http_request req = {.method = "GET",
                                .url = src->location,
@@ -103,7 +109,8 @@ static enum err_kind fetch_url(struct worker *w, const struct hr_values_source *
         ret->len = resp.body.len;
         ret->text = buf_take(&resp.body);
     } else {
-        kind = err_set(err, resp.status == 404 ? ERR_NOT_FOUND : ERR_UNAVAILABLE, "the server answered %d", resp.status);
+        kind = err_set(err, resp.status == 404 ? ERR_NOT_FOUND : ERR_UNAVAILABLE,
+                       "the server answered %d", resp.status);
         ret->missing = true;
     }
     http_response_release(&resp);
@@ -126,8 +133,9 @@ static char *source_name(const struct hr_values_source *src)
     return xstrdup("values source");
 }
 
-static enum err_kind fetch_source(struct worker *w, const struct hr_values_source *src, struct mono deadline,
-                                  struct cancel *cancel, struct fetched *ret, struct err *err)
+static enum err_kind fetch_source(struct worker *w, const struct hr_values_source *src,
+                                  struct mono deadline, struct cancel *cancel, struct fetched *ret,
+                                  struct err *err)
 {
     switch (src->kind) {
     case HR_VALUES_CONFIGMAP:
@@ -141,10 +149,12 @@ static enum err_kind fetch_source(struct worker *w, const struct hr_values_sourc
     return err_set(err, ERR_BUG, "a values source of no known kind");
 }
 
-/* One source into *ret: an object, or NULL if it may be skipped. helm-operator's rule (case 30): optional forgives a missing
- * object, a missing key and unreadable content; for a URL any failure; never 403, 5xx or a timeout of the API. */
-static enum err_kind read_source(struct worker *w, const struct hr_values_source *src, struct mono deadline,
-                                 struct cancel *cancel, json_t **ret, struct err *err)
+/* One source into *ret: an object, or NULL if it may be skipped. helm-operator's rule (case 30):
+ * optional forgives a missing object, a missing key and unreadable content; for a URL any failure;
+ * never 403, 5xx or a timeout of the API. */
+static enum err_kind read_source(struct worker *w, const struct hr_values_source *src,
+                                 struct mono deadline, struct cancel *cancel, json_t **ret,
+                                 struct err *err)
 {
     struct fetched f = {0};
     struct err cause = ERR_INIT;
@@ -175,13 +185,15 @@ static enum err_kind read_source(struct worker *w, const struct hr_values_source
         return ERR_NONE;
     }
     *err = cause;
-    _cleanup_(free_cstr) char *name = source_name(src);
+    _cleanup_(free_cstr)
+    char *name = source_name(src);
     bool named = src->kind == HR_VALUES_CONFIGMAP || src->kind == HR_VALUES_SECRET;
     return f.missing && named ? err->kind : err_wrap(err, "values from %s", name);
 }
 
-enum err_kind inputs_values(struct worker *w, const struct hr *hr, struct mono deadline, struct cancel *cancel,
-                            json_t **ret_values, json_t **ret_secret_values, struct err *err)
+enum err_kind inputs_values(struct worker *w, const struct hr *hr, struct mono deadline,
+                            struct cancel *cancel, json_t **ret_values, json_t **ret_secret_values,
+                            struct err *err)
 {
     _cleanup_json_ json_t *values = json_object();
     _cleanup_json_ json_t *secrets = json_array();
@@ -205,29 +217,34 @@ enum err_kind inputs_values(struct worker *w, const struct hr *hr, struct mono d
     return ERR_NONE;
 }
 
-enum err_kind inputs_chart(struct worker *w, const struct hr *hr, struct mono fresh_after, bool archive_too,
-                           struct mono deadline, struct cancel *cancel, struct inputs *in, struct err *err)
+enum err_kind inputs_chart(struct worker *w, const struct hr *hr, struct mono fresh_after,
+                           bool archive_too, struct mono deadline, struct cancel *cancel,
+                           struct inputs *in, struct err *err)
 {
-    struct chart_ref ref = {
-        .repository = hr->spec.chart_repository, .name = hr->spec.chart_name, .version = hr->spec.chart_version};
-    if (in->resolved.version == NULL &&
-        charts_resolve(w->options.charts, &ref, fresh_after, deadline, cancel, &in->resolved, err)) {
+    struct chart_ref ref = {.repository = hr->spec.chart_repository,
+                            .name = hr->spec.chart_name,
+                            .version = hr->spec.chart_version};
+    if (in->resolved.version == NULL && charts_resolve(w->options.charts, &ref, fresh_after,
+                                                       deadline, cancel, &in->resolved, err)) {
         return err->kind;
     }
     const struct hr_source *known = &hr->status.source;
     if (in->resolved.digest[0] != '\0') {
         (void)snprintf(in->chart_digest, sizeof(in->chart_digest), "%s", in->resolved.digest);
-    } else if (!archive_too && known->digest != NULL && text_eq(known->revision, in->resolved.version)) {
+    } else if (!archive_too && known->digest != NULL &&
+               text_eq(known->revision, in->resolved.version)) {
         (void)snprintf(in->chart_digest, sizeof(in->chart_digest), "%s", known->digest);
     }
     if (!archive_too && in->chart_digest[0] != '\0') {
         return ERR_NONE;
     }
     if (!archive_too) {
-        return err_set(err, ERR_NOT_FOUND, "the repository's index has no digest of this chart, and none is known yet");
+        return err_set(err, ERR_NOT_FOUND,
+                       "the repository's index has no digest of this chart, and none is known yet");
     }
     if (in->archive.path == NULL &&
-        charts_fetch(w->options.charts, &ref, &in->resolved, fresh_after, deadline, cancel, &in->archive, err)) {
+        charts_fetch(w->options.charts, &ref, &in->resolved, fresh_after, deadline, cancel,
+                     &in->archive, err)) {
         return err->kind;
     }
     (void)snprintf(in->chart_digest, sizeof(in->chart_digest), "%s", in->archive.digest);

@@ -1,4 +1,5 @@
-/* What a sync writes into the status: phases, conditions and messages of helm-operator, plus what kstatus needs.
+/* What a sync writes into the status: phases, conditions and messages of helm-operator, plus what
+ * kstatus needs.
  *
  *   outcome          Released   Ready    Reconciling  Stalled   attempt
  *   done             True       True     -            -         failures 0
@@ -17,7 +18,8 @@
 #include "base/text.h"
 #include "jsonx/jsonx.h"
 
-/* Bytes of a message that the API server refused once for whatever reason: short enough for any limit. */
+/* Bytes of a message that the API server refused once for whatever reason: short enough for any
+ * limit. */
 #define MESSAGE_MINIMAL_BYTES 160
 
 static void put(json_t *status, const char *name, json_t *value)
@@ -34,20 +36,25 @@ struct writer {
     int64_t generation;
 };
 
-static void edit(const struct writer *wr, const char *type, const char *status, const char *reason, const char *message)
+static void edit(const struct writer *wr, const char *type, const char *status, const char *reason,
+                 const char *message)
 {
-    hr_conditions_edit(wr->conditions, &(struct hr_condition_edit){.type = type,
-                                                                   .status = status,
-                                                                   .reason = reason,
-                                                                   .message = message,
-                                                                   .observed_generation = wr->generation,
-                                                                   .now = wr->now});
+    hr_conditions_edit(wr->conditions,
+                       &(struct hr_condition_edit){.type = type,
+                                                   .status = status,
+                                                   .reason = reason,
+                                                   .message = message,
+                                                   .observed_generation = wr->generation,
+                                                   .now = wr->now});
 }
 
-/* "Installation or upgrade succeeded for Helm release 'x' in 'y'.": helm-operator's ending of every message. */
-static void edit_gist(const struct writer *wr, const char *type, const char *status, const char *reason, const char *gist)
+/* "Installation or upgrade succeeded for Helm release 'x' in 'y'.": helm-operator's ending of every
+ * message. */
+static void edit_gist(const struct writer *wr, const char *type, const char *status,
+                      const char *reason, const char *gist)
 {
-    _cleanup_(free_cstr) char *message =
+    _cleanup_(free_cstr)
+    char *message =
         xasprintf("%s for Helm release '%s' in '%s'.", gist, wr->o->release_name, wr->o->target_ns);
     edit(wr, type, status, reason, message);
 }
@@ -95,13 +102,15 @@ static void edit_steps(const struct writer *wr)
         edit(wr, "Deployed", "False", "DeployFailed", wr->message);
     } else {
         bool install = text_eq(o->phase, "Installing");
-        edit_gist(wr, "Deployed", "Unknown", o->phase, install ? "Running installation" : "Running upgrade");
+        edit_gist(wr, "Deployed", "Unknown", o->phase,
+                  install ? "Running installation" : "Running upgrade");
     }
 }
 
 static void put_texts(json_t *status, const struct outcome *o)
 {
-    /* status.releaseName is a release that exists: a deletion relies on it when the spec has become unusable. */
+    /* status.releaseName is a release that exists: a deletion relies on it when the spec has become
+     * unusable. */
     bool exists = text_eq(o->released, "True") || o->deployed != NULL;
     const struct {
         const char *name, *value;
@@ -125,7 +134,8 @@ static void put_source(json_t *status, const struct inputs *in, const char *now)
         return;
     }
     put(status, "source",
-        json_pack("{s:s,s:s,s:s}", "revision", in->resolved.version, "digest", in->chart_digest, "resolvedAt", now));
+        json_pack("{s:s,s:s,s:s}", "revision", in->resolved.version, "digest", in->chart_digest,
+                  "resolvedAt", now));
 }
 
 static json_t *time_or_null(int64_t ns)
@@ -138,11 +148,13 @@ static json_t *time_or_null(int64_t ns)
     return json_string(text);
 }
 
-static void put_attempt(json_t *status, const struct outcome *o, const json_t *object, int64_t generation)
+static void put_attempt(json_t *status, const struct outcome *o, const json_t *object,
+                        int64_t generation)
 {
-    json_t *attempt = json_pack("{s:s,s:I,s:I,s:o}", "digest", o->digest != NULL ? o->digest : "", "generation",
-                                (json_int_t)generation, "failures", (json_int_t)o->failures, "notBefore",
-                                time_or_null(o->not_before_ns));
+    json_t *attempt =
+        json_pack("{s:s,s:I,s:I,s:o}", "digest", o->digest != NULL ? o->digest : "", "generation",
+                  (json_int_t)generation, "failures", (json_int_t)o->failures, "notBefore",
+                  time_or_null(o->not_before_ns));
     must(attempt != NULL);
     if (o->upgrades > 0) {
         put(attempt, "upgrades", json_integer(o->upgrades));
@@ -155,13 +167,15 @@ static void put_attempt(json_t *status, const struct outcome *o, const json_t *o
 }
 
 /* The conditions of object with what the outcome says; *ret_message is what wr->message borrows. */
-static struct writer writer_of(const struct outcome *o, const json_t *object, const char *now, bool minimal, char **ret_message)
+static struct writer writer_of(const struct outcome *o, const json_t *object, const char *now,
+                               bool minimal, char **ret_message)
 {
     const json_t *old = jsonx_at(object, "status.conditions");
     json_t *conditions = json_is_array(old) ? json_deep_copy(old) : json_array();
     must(conditions != NULL);
     const char *message = o->message != NULL ? o->message : "";
-    *ret_message = text_clean(message, strlen(message), minimal ? MESSAGE_MINIMAL_BYTES : LIMIT_MESSAGE_BYTES);
+    *ret_message =
+        text_clean(message, strlen(message), minimal ? MESSAGE_MINIMAL_BYTES : LIMIT_MESSAGE_BYTES);
     return (struct writer){.conditions = conditions,
                            .o = o,
                            .now = now,
@@ -172,7 +186,8 @@ static struct writer writer_of(const struct outcome *o, const json_t *object, co
 json_t *outcome_build_result(void *ctx, const json_t *object, const char *now, bool minimal)
 {
     const struct outcome *o = ctx;
-    _cleanup_(free_cstr) char *message = NULL;
+    _cleanup_(free_cstr)
+    char *message = NULL;
     struct writer wr = writer_of(o, object, now, minimal, &message);
     edit_steps(&wr);
     edit(&wr, "Released", o->released, o->reason, wr.message);
@@ -195,7 +210,8 @@ json_t *outcome_build_result(void *ctx, const json_t *object, const char *now, b
 json_t *outcome_build_progress(void *ctx, const json_t *object, const char *now, bool minimal)
 {
     const struct outcome *o = ctx;
-    _cleanup_(free_cstr) char *message = NULL;
+    _cleanup_(free_cstr)
+    char *message = NULL;
     struct writer wr = writer_of(o, object, now, minimal, &message);
     edit_steps(&wr);
     json_t *status = json_object();

@@ -13,21 +13,24 @@ void records_meta_free_ptr(struct helmrec_meta **m)
     helmrec_meta_free(*m);
 }
 
-struct helmrec_meta *records_newest_cached(struct worker *w, const struct hr *hr, int64_t *ret_epoch, int64_t *ret_age_ms)
+struct helmrec_meta *records_newest_cached(struct worker *w, const struct hr *hr,
+                                           int64_t *ret_epoch, int64_t *ret_age_ms)
 {
     *ret_epoch = 0;
     *ret_age_ms = 0;
     if (hr->spec.release_name == NULL || hr->spec.target_ns == NULL) {
         return NULL;
     }
-    _cleanup_(free_cstr) char *index = xasprintf("%s/%s", hr->spec.target_ns, hr->spec.release_name);
+    _cleanup_(free_cstr)
+    char *index = xasprintf("%s/%s", hr->spec.target_ns, hr->spec.release_name);
     struct snap **snaps = NULL;
     size_t n = cache_by_index(w->options.records, index, &snaps);
     struct helmrec_meta *newest = NULL;
     for (size_t i = 0; i < n; i++) {
         struct helmrec_meta *m = NULL;
         struct err ignored = ERR_INIT;
-        if (snaps[i]->object != NULL && helmrec_meta_parse(snaps[i]->object, &m, &ignored) == ERR_NONE) {
+        if (snaps[i]->object != NULL &&
+            helmrec_meta_parse(snaps[i]->object, &m, &ignored) == ERR_NONE) {
             if (strcmp(m->owner, hr->uid) == 0 && m->epoch > *ret_epoch) {
                 *ret_epoch = m->epoch;
             }
@@ -71,12 +74,14 @@ static bool pick_record(void *ctx, const char *item, size_t len)
     return true;
 }
 
-enum err_kind records_newest(struct worker *w, const struct hr *hr, struct mono deadline, struct cancel *cancel,
-                             struct helmrec_meta **ret_newest, int64_t *ret_epoch, struct err *err)
+enum err_kind records_newest(struct worker *w, const struct hr *hr, struct mono deadline,
+                             struct cancel *cancel, struct helmrec_meta **ret_newest,
+                             int64_t *ret_epoch, struct err *err)
 {
     struct buf query = BUF_INIT(1024);
     buf_add_str(&query, "labelSelector=");
-    _cleanup_(free_cstr) char *selector = xasprintf("owner=helm,name=%s", hr->spec.release_name);
+    _cleanup_(free_cstr)
+    char *selector = xasprintf("owner=helm,name=%s", hr->spec.release_name);
     buf_add_uri(&query, selector);
     struct kube_request req = {.method = "GET",
                                .gvr = &KUBE_SECRETS,
@@ -90,7 +95,8 @@ enum err_kind records_newest(struct worker *w, const struct hr *hr, struct mono 
     enum err_kind kind = kube_do(w->options.kube, &req, &reply, err);
     buf_release(&query);
     if (kind) {
-        return err_wrap(err, "list Helm's records of %s/%s", hr->spec.target_ns, hr->spec.release_name);
+        return err_wrap(err, "list Helm's records of %s/%s", hr->spec.target_ns,
+                        hr->spec.release_name);
     }
     struct pick p = {.owner_uid = hr->uid};
     kind = jsonx_split_items(reply.text, reply.text_len, pick_record, &p, NULL, err);
@@ -104,11 +110,13 @@ enum err_kind records_newest(struct worker *w, const struct hr *hr, struct mono 
     return ERR_NONE;
 }
 
-enum err_kind records_payload(struct worker *w, const struct helmrec_meta *record, struct mono deadline,
-                              struct cancel *cancel, struct helmrec_payload **ret, struct err *err)
+enum err_kind records_payload(struct worker *w, const struct helmrec_meta *record,
+                              struct mono deadline, struct cancel *cancel,
+                              struct helmrec_payload **ret, struct err *err)
 {
     struct kube_reply reply = KUBE_REPLY_INIT;
-    if (kube_get(w->options.kube, &KUBE_SECRETS, record->ns, record->secret_name, deadline, cancel, &reply, err)) {
+    if (kube_get(w->options.kube, &KUBE_SECRETS, record->ns, record->secret_name, deadline, cancel,
+                 &reply, err)) {
         return err_wrap(err, "read Helm's record %s/%s", record->ns, record->secret_name);
     }
     enum err_kind kind = helmrec_payload_decode(reply.object, ret, err);
@@ -116,26 +124,31 @@ enum err_kind records_payload(struct worker *w, const struct helmrec_meta *recor
     return kind ? err_wrap(err, "Helm's record %s/%s", record->ns, record->secret_name) : ERR_NONE;
 }
 
-enum err_kind records_annotate(struct worker *w, const struct helmrec_meta *record, const struct records_claim *claim,
-                               struct mono deadline, struct err *err)
+enum err_kind records_annotate(struct worker *w, const struct helmrec_meta *record,
+                               const struct records_claim *claim, struct mono deadline,
+                               struct err *err)
 {
-    _cleanup_(free_cstr) char *epoch = xasprintf("%lld", (long long)claim->epoch);
-    _cleanup_(free_cstr) char *revision = xasprintf("%lld", (long long)record->revision);
-    _cleanup_json_ json_t *body =
-        json_pack("{s:{s:s,s:{s:s,s:s,s:s,s:s,s:s}}}", "metadata", "resourceVersion", record->resource_version, "annotations",
-                  HELMREC_ANNOTATION_DIGEST, claim->digest, HELMREC_ANNOTATION_EPOCH, epoch, HELMREC_ANNOTATION_OWNER,
-                  claim->owner, HELMREC_ANNOTATION_OWNER_NAME, claim->owner_name, HELMREC_ANNOTATION_REVISION, revision);
+    _cleanup_(free_cstr)
+    char *epoch = xasprintf("%lld", (long long)claim->epoch);
+    _cleanup_(free_cstr)
+    char *revision = xasprintf("%lld", (long long)record->revision);
+    _cleanup_json_ json_t *body = json_pack(
+        "{s:{s:s,s:{s:s,s:s,s:s,s:s,s:s}}}", "metadata", "resourceVersion",
+        record->resource_version, "annotations", HELMREC_ANNOTATION_DIGEST, claim->digest,
+        HELMREC_ANNOTATION_EPOCH, epoch, HELMREC_ANNOTATION_OWNER, claim->owner,
+        HELMREC_ANNOTATION_OWNER_NAME, claim->owner_name, HELMREC_ANNOTATION_REVISION, revision);
     must(body != NULL);
-    struct kube_request req = {.method = "PATCH",
-                               .gvr = &KUBE_SECRETS,
-                               .ns = record->ns,
-                               .name = record->secret_name,
-                               .query = "fieldManager=belay",
-                               .body = body,
-                               .content_type = KUBE_MERGE_PATCH,
-                               /* The payload would come back with the reply; its metadata is enough. */
-                               .accept = KUBE_ACCEPT_METADATA,
-                               .deadline = deadline};
+    struct kube_request req = {
+        .method = "PATCH",
+        .gvr = &KUBE_SECRETS,
+        .ns = record->ns,
+        .name = record->secret_name,
+        .query = "fieldManager=belay",
+        .body = body,
+        .content_type = KUBE_MERGE_PATCH,
+        /* The payload would come back with the reply; its metadata is enough. */
+        .accept = KUBE_ACCEPT_METADATA,
+        .deadline = deadline};
     struct kube_reply reply = KUBE_REPLY_INIT;
     if (kube_do(w->options.kube, &req, &reply, err)) {
         return err_wrap(err, "annotate Helm's record %s/%s", record->ns, record->secret_name);
@@ -144,16 +157,19 @@ enum err_kind records_annotate(struct worker *w, const struct helmrec_meta *reco
     return ERR_NONE;
 }
 
-bool records_owner_lives(struct worker *w, const struct helmrec_meta *record, struct mono deadline, struct cancel *cancel)
+bool records_owner_lives(struct worker *w, const struct helmrec_meta *record, struct mono deadline,
+                         struct cancel *cancel)
 {
     const char *slash = strchr(record->owner_name, '/');
     if (slash == NULL) {
         return true;
     }
-    _cleanup_(free_cstr) char *ns = xstrndup(record->owner_name, (size_t)(slash - record->owner_name));
+    _cleanup_(free_cstr)
+    char *ns = xstrndup(record->owner_name, (size_t)(slash - record->owner_name));
     struct kube_reply reply = KUBE_REPLY_INIT;
     struct err err = ERR_INIT;
-    if (kube_get(w->options.kube, &KUBE_HELMRELEASES, ns, slash + 1, deadline, cancel, &reply, &err)) {
+    if (kube_get(w->options.kube, &KUBE_HELMRELEASES, ns, slash + 1, deadline, cancel, &reply,
+                 &err)) {
         return err.kind != ERR_NOT_FOUND;
     }
     bool lives = text_eq(jsonx_str(reply.object, "metadata.uid", ""), record->owner);

@@ -4,7 +4,8 @@
  *     NOTHING                    status only
  *     INSTALL, UPGRADE           chart archive, progress, helm, annotate, result
  *     PENDING, FOREIGN           reported, nothing touched
- * Every path ends in sync_finish, which unlocks, or in a lost lock, which nobody may touch any more. */
+ * Every path ends in sync_finish, which unlocks, or in a lost lock, which nobody may touch any
+ * more. */
 #include "worker/worker_internal.h"
 
 #include <string.h>
@@ -15,7 +16,8 @@
 #include "base/text.h"
 #include "jsonx/jsonx.h"
 
-/* helm's --timeout is per operation, and a run has several (hooks, waits): ten of them and a minute end any hang (case 10). */
+/* helm's --timeout is per operation, and a run has several (hooks, waits): ten of them and a minute
+ * end any hang (case 10). */
 #define HELM_TIMEOUTS_MAX 10
 #define HELM_EXTRA_S      60
 
@@ -26,32 +28,40 @@ static struct mono deadline_in(struct sync *s, int64_t ms)
 
 static const char *result_event_reason(const struct outcome *o)
 {
-    return strcmp(o->released, "True") == 0 ? "ReleaseSynced" : o->interrupted ? "SyncInterrupted" : "FailedReleaseSync";
+    return strcmp(o->released, "True") == 0 ? "ReleaseSynced"
+           : o->interrupted                 ? "SyncInterrupted"
+                                            : "FailedReleaseSync";
 }
 
-/* Fields of helm-operator's API that this version does not act on: whoever relies on them must hear of it. */
+/* Fields of helm-operator's API that this version does not act on: whoever relies on them must hear
+ * of it. */
 static void report_unserved(struct sync *s)
 {
     const struct {
         bool set;
         const char *note;
     } fields[] = {
-        {s->hr->spec.test.enable, "spec.test.enable is not served by this version of belay: no test is run"},
-        {s->hr->spec.rollback.enable, "spec.rollback.enable is not served by this version of belay: a failed upgrade is retried, not rolled back"},
-        {s->hr->spec.chart_pull_secret != NULL, "spec.chart.chartPullSecret is not served by this version of belay: give credentials by --helm-repository-import"},
+        {s->hr->spec.test.enable,
+         "spec.test.enable is not served by this version of belay: no test is run"},
+        {s->hr->spec.rollback.enable, "spec.rollback.enable is not served by this version of "
+                                      "belay: a failed upgrade is retried, not rolled back"},
+        {s->hr->spec.chart_pull_secret != NULL,
+         "spec.chart.chartPullSecret is not served by this version of belay: give credentials by "
+         "--helm-repository-import"},
     };
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
         if (!fields[i].set) {
             continue;
         }
-        event_emit(s->w->options.events, &(struct event){.ns = s->hr->ns,
-                                                         .name = s->hr->name,
-                                                         .uid = s->hr->uid,
-                                                         .resource_version = s->hr->resource_version,
-                                                         .warning = true,
-                                                         .reason = "FieldNotServed",
-                                                         .action = "Sync",
-                                                         .note = fields[i].note});
+        event_emit(s->w->options.events,
+                   &(struct event){.ns = s->hr->ns,
+                                   .name = s->hr->name,
+                                   .uid = s->hr->uid,
+                                   .resource_version = s->hr->resource_version,
+                                   .warning = true,
+                                   .reason = "FieldNotServed",
+                                   .action = "Sync",
+                                   .note = fields[i].note});
         log_warn("sync", fields[i].note);
     }
 }
@@ -62,10 +72,12 @@ static void report(struct sync *s, const struct outcome *o)
     bool ok = strcmp(o->released, "True") == 0;
     bool warning = !ok && !o->interrupted;
     struct hr *hr = s->hr;
-    _cleanup_(free_cstr) char *note =
-        ok ? xasprintf("managed release '%s' in namespace '%s' synchronized", hr->spec.release_name, hr->spec.target_ns)
-           : xasprintf("synchronization of release '%s' in namespace '%s' %s: %s", hr->spec.release_name, hr->spec.target_ns,
-                       o->interrupted ? "was interrupted" : "failed", o->message);
+    _cleanup_(free_cstr)
+    char *note = ok ? xasprintf("managed release '%s' in namespace '%s' synchronized",
+                                hr->spec.release_name, hr->spec.target_ns)
+                    : xasprintf("synchronization of release '%s' in namespace '%s' %s: %s",
+                                hr->spec.release_name, hr->spec.target_ns,
+                                o->interrupted ? "was interrupted" : "failed", o->message);
     event_emit(s->w->options.events, &(struct event){.ns = hr->ns,
                                                      .name = hr->name,
                                                      .uid = hr->uid,
@@ -74,8 +86,8 @@ static void report(struct sync *s, const struct outcome *o)
                                                      .reason = result_event_reason(o),
                                                      .action = o->phase != NULL ? o->phase : "Sync",
                                                      .note = note});
-    log_at(warning ? LOG_WARN : LOG_INFO, "sync", ok ? "synced" : "not synced", LOG_S("reason", o->reason),
-           LOG_S("message", o->message), LOG_I("failures", o->failures),
+    log_at(warning ? LOG_WARN : LOG_INFO, "sync", ok ? "synced" : "not synced",
+           LOG_S("reason", o->reason), LOG_S("message", o->message), LOG_I("failures", o->failures),
            LOG_I("ms", mono_diff_ms(clock_mono(s->w->options.clock), s->started)));
 }
 
@@ -93,8 +105,9 @@ void sync_finish(struct sync *s, struct outcome *o)
         s->unlocked = true;
         report(s, o);
     } else {
-        log_error("sync", "the result could not be written, the next holder finds it in Helm's records",
-                  LOG_S("kind", err_kind_name(kind)), LOG_S("err", err.msg), LOG_S("result", o->reason));
+        log_error(
+            "sync", "the result could not be written, the next holder finds it in Helm's records",
+            LOG_S("kind", err_kind_name(kind)), LOG_S("err", err.msg), LOG_S("result", o->reason));
     }
     free(take_ptr(&o->message));
 }
@@ -122,7 +135,8 @@ void sync_fail_with(struct sync *s, struct outcome *o, const struct err *err)
         return;
     }
     o->digest = s->in.digest;
-    /* What the digest was made of goes along: whoever compares with it later must find the same chart. */
+    /* What the digest was made of goes along: whoever compares with it later must find the same
+     * chart. */
     o->source = &s->in;
     o->released = "False";
     o->terminal = !err_kind_retryable(err->kind);
@@ -139,7 +153,8 @@ void sync_fail_with(struct sync *s, struct outcome *o, const struct err *err)
         o->not_before_ns = ns_add_ms(now.latest_ns, delay_ms);
     }
     if (o->message == NULL) {
-        o->message = err->hint[0] != '\0' ? xasprintf("%s (%s)", err->msg, err->hint) : xstrdup(err->msg);
+        o->message =
+            err->hint[0] != '\0' ? xasprintf("%s (%s)", err->msg, err->hint) : xstrdup(err->msg);
     }
     sync_finish(s, o);
 }
@@ -149,7 +164,8 @@ void sync_fail(struct sync *s, const char *phase, const struct err *err)
     struct outcome o = {.phase = phase, .reason = phase};
     if (strcmp(phase, "ChartFetchFailed") == 0) {
         o.chart_fetched = "False";
-        _cleanup_(free_cstr) char *why = xstrdup(err->msg);
+        _cleanup_(free_cstr)
+        char *why = xstrdup(err->msg);
         o.message = xasprintf("Chart fetch failed: %s", why);
     }
     sync_fail_with(s, &o, err);
@@ -159,7 +175,8 @@ void sync_interrupted(struct sync *s)
 {
     struct outcome o = {.released = "False",
                         .reason = "Interrupted",
-                        .message = xstrdup("belay was told to stop; another replica goes on at once"),
+                        .message =
+                            xstrdup("belay was told to stop; another replica goes on at once"),
                         .interrupted = true,
                         .not_before_ns = INT64_MIN};
     sync_finish(s, &o);
@@ -170,7 +187,8 @@ static void on_child(void *ctx, struct child *child)
     held_set_child(ctx, child);
 }
 
-enum err_kind sync_helm(struct sync *s, const struct helmargs_options *args, struct helm_result *ret, struct err *err)
+enum err_kind sync_helm(struct sync *s, const struct helmargs_options *args,
+                        struct helm_result *ret, struct err *err)
 {
     struct worker *w = s->w;
     if (held_is_lost(s->held)) {
@@ -180,14 +198,16 @@ enum err_kind sync_helm(struct sync *s, const struct helmargs_options *args, str
         return err_wrap(err, "write helm's kubeconfig");
     }
     bool with_values = args->verb == HELM_UPGRADE_INSTALL;
-    _cleanup_(free_cstr) char *values = with_values ? jsonx_dump(s->in.values) : NULL;
+    _cleanup_(free_cstr)
+    char *values = with_values ? jsonx_dump(s->in.values) : NULL;
     struct helm_run_options run = {
         .args = *args,
         .kubeconfig = w->kubeconfig,
         .values = values,
         .values_len = values != NULL ? strlen(values) : 0,
         .redact = s->in.secret_values,
-        .deadline = deadline_in(s, (s->hr->spec.timeout_s * HELM_TIMEOUTS_MAX + HELM_EXTRA_S) * 1000),
+        .deadline =
+            deadline_in(s, (s->hr->spec.timeout_s * HELM_TIMEOUTS_MAX + HELM_EXTRA_S) * 1000),
         .on_child = on_child,
         .ctx = s->held,
     };
@@ -197,15 +217,18 @@ enum err_kind sync_helm(struct sync *s, const struct helmargs_options *args, str
 
 /* ---- before helm ---- */
 
-/* Does the target namespace exist? helm's own words for it are late and unclear. What we may not read counts as existing. */
+/* Does the target namespace exist? helm's own words for it are late and unclear. What we may not
+ * read counts as existing. */
 static enum err_kind check_namespace(struct sync *s, struct err *err)
 {
     struct kube_reply reply = KUBE_REPLY_INIT;
     struct err read_err = ERR_INIT;
-    enum err_kind kind = kube_get(s->w->options.kube, &KUBE_NAMESPACES, NULL, s->hr->spec.target_ns,
-                                  deadline_in(s, WORKER_READ_MS), held_cancel(s->held), &reply, &read_err);
+    enum err_kind kind =
+        kube_get(s->w->options.kube, &KUBE_NAMESPACES, NULL, s->hr->spec.target_ns,
+                 deadline_in(s, WORKER_READ_MS), held_cancel(s->held), &reply, &read_err);
     if (kind == ERR_NOT_FOUND) {
-        err_set(err, ERR_NOT_FOUND, "namespace \"%s\" does not exist: create it, or change spec.targetNamespace",
+        err_set(err, ERR_NOT_FOUND,
+                "namespace \"%s\" does not exist: create it, or change spec.targetNamespace",
                 s->hr->spec.target_ns);
         return err->kind;
     }
@@ -223,7 +246,8 @@ static enum err_kind find_desired(struct sync *s, const char **ret_phase, struct
 {
     struct cancel *cancel = held_cancel(s->held);
     *ret_phase = "Failed";
-    if (inputs_values(s->w, s->hr, deadline_in(s, WORKER_READ_MS), cancel, &s->in.values, &s->in.secret_values, err)) {
+    if (inputs_values(s->w, s->hr, deadline_in(s, WORKER_READ_MS), cancel, &s->in.values,
+                      &s->in.secret_values, err)) {
         return err->kind;
     }
     *ret_phase = "ChartFetchFailed";
@@ -244,29 +268,37 @@ static enum err_kind find_desired(struct sync *s, const char **ret_phase, struct
     return ERR_NONE;
 }
 
-/* Annotate the newest record as what this sync desires. A failure is only logged: the record's description holds the claim
- * too, and the next sync reads it there. */
+/* Annotate the newest record as what this sync desires. A failure is only logged: the record's
+ * description holds the claim too, and the next sync reads it there. */
 static void annotate_newest(struct sync *s)
 {
     struct err err = ERR_INIT;
-    _cleanup_(free_cstr) char *owner_name = xasprintf("%s/%s", s->hr->ns, s->hr->name);
-    struct records_claim claim = {
-        .digest = s->in.digest, .owner = s->hr->uid, .owner_name = owner_name, .epoch = held_epoch(s->held)};
-    if (records_annotate(s->w, s->newest, &claim, mono_min(deadline_in(s, WORKER_READ_MS), held_deadline(s->held)), &err)) {
-        log_warn("sync", "the release record could not be annotated, its description is read next time",
+    _cleanup_(free_cstr)
+    char *owner_name = xasprintf("%s/%s", s->hr->ns, s->hr->name);
+    struct records_claim claim = {.digest = s->in.digest,
+                                  .owner = s->hr->uid,
+                                  .owner_name = owner_name,
+                                  .epoch = held_epoch(s->held)};
+    if (records_annotate(s->w, s->newest, &claim,
+                         mono_min(deadline_in(s, WORKER_READ_MS), held_deadline(s->held)), &err)) {
+        log_warn("sync",
+                 "the release record could not be annotated, its description is read next time",
                  LOG_S("err", err.msg));
     }
 }
 
-/* The newest record has no claim of ours: does its payload show what is desired? Then it is adopted. */
+/* The newest record has no claim of ours: does its payload show what is desired? Then it is
+ * adopted. */
 static enum err_kind adopt(struct sync *s, bool *ret_adopted, struct err *err)
 {
     struct helmrec_payload *payload = NULL;
-    if (records_payload(s->w, s->newest, deadline_in(s, WORKER_READ_MS), held_cancel(s->held), &payload, err)) {
+    if (records_payload(s->w, s->newest, deadline_in(s, WORKER_READ_MS), held_cancel(s->held),
+                        &payload, err)) {
         /* A payload that cannot be read is no reason to stop: helm will write a new one. */
         return err->kind == ERR_INVALID || err->kind == ERR_LIMIT ? ERR_NONE : err->kind;
     }
-    *ret_adopted = release_payload_matches(payload, s->in.digest, s->hr->spec.chart_name, s->in.resolved.version, s->in.values);
+    *ret_adopted = release_payload_matches(payload, s->in.digest, s->hr->spec.chart_name,
+                                           s->in.resolved.version, s->in.values);
     helmrec_payload_free(payload);
     if (*ret_adopted) {
         annotate_newest(s);
@@ -276,18 +308,19 @@ static enum err_kind adopt(struct sync *s, bool *ret_adopted, struct err *err)
 
 static void finish_in_sync(struct sync *s)
 {
-    struct outcome o = {.phase = "Succeeded",
-                        .released = "True",
-                        .reason = "Succeeded",
-                        .message = xasprintf("Release was successful for Helm release '%s' in '%s'.", s->hr->spec.release_name,
-                                             s->hr->spec.target_ns),
-                        .chart_fetched = s->hr->status.chart_fetched.status == HR_FALSE ? "True" : NULL,
-                        .deployed = s->hr->status.deployed.status == HR_TRUE ? NULL : "True",
-                        .digest = s->in.digest,
-                        .not_before_ns = INT64_MIN,
-                        .revision = s->in.resolved.version,
-                        .release_status = "deployed",
-                        .source = &s->in};
+    struct outcome o = {
+        .phase = "Succeeded",
+        .released = "True",
+        .reason = "Succeeded",
+        .message = xasprintf("Release was successful for Helm release '%s' in '%s'.",
+                             s->hr->spec.release_name, s->hr->spec.target_ns),
+        .chart_fetched = s->hr->status.chart_fetched.status == HR_FALSE ? "True" : NULL,
+        .deployed = s->hr->status.deployed.status == HR_TRUE ? NULL : "True",
+        .digest = s->in.digest,
+        .not_before_ns = INT64_MIN,
+        .revision = s->in.resolved.version,
+        .release_status = "deployed",
+        .source = &s->in};
     metrics_add(s->w->options.metrics, METRICS_SYNC_NOOP, 1);
     sync_finish(s, &o);
 }
@@ -299,9 +332,12 @@ static void finish_deployed(struct sync *s, int64_t upgrades, int64_t window_ns)
     struct err err = ERR_INIT;
     int64_t epoch = 0;
     struct helmrec_meta *newest = NULL;
-    if (records_newest(s->w, s->hr, mono_min(deadline_in(s, WORKER_READ_MS), held_deadline(s->held)), NULL, &newest, &epoch,
-                       &err)) {
-        log_warn("sync", "the new release record could not be read, its description is read next time", LOG_S("err", err.msg));
+    if (records_newest(s->w, s->hr,
+                       mono_min(deadline_in(s, WORKER_READ_MS), held_deadline(s->held)), NULL,
+                       &newest, &epoch, &err)) {
+        log_warn("sync",
+                 "the new release record could not be read, its description is read next time",
+                 LOG_S("err", err.msg));
     } else if (newest != NULL) {
         helmrec_meta_free(s->newest);
         s->newest = newest;
@@ -312,8 +348,9 @@ static void finish_deployed(struct sync *s, int64_t upgrades, int64_t window_ns)
     struct outcome o = {.phase = "Succeeded",
                         .released = "True",
                         .reason = "Succeeded",
-                        .message = xasprintf("Release was successful for Helm release '%s' in '%s'.", s->hr->spec.release_name,
-                                             s->hr->spec.target_ns),
+                        .message =
+                            xasprintf("Release was successful for Helm release '%s' in '%s'.",
+                                      s->hr->spec.release_name, s->hr->spec.target_ns),
                         .deployed = "True",
                         .digest = s->in.digest,
                         .not_before_ns = INT64_MIN,
@@ -330,8 +367,10 @@ static void finish_ceiling(struct sync *s, int64_t window_ns)
 {
     struct err err = ERR_INIT;
     err_set(&err, ERR_LIMIT,
-            "%lld revisions of release '%s' were made within an hour for one generation of the spec: something undoes each "
-            "(another controller, a person, or a chart that changes at each look); the next one is made when the hour is over",
+            "%lld revisions of release '%s' were made within an hour for one generation of the "
+            "spec: something undoes each "
+            "(another controller, a person, or a chart that changes at each look); the next one is "
+            "made when the hour is over",
             (long long)RELEASE_UPGRADES_MAX, s->hr->spec.release_name);
     struct outcome o = {.phase = "Failed",
                         .reason = "TooManyRevisions",
@@ -341,19 +380,23 @@ static void finish_ceiling(struct sync *s, int64_t window_ns)
     sync_fail_with(s, &o, &err);
 }
 
-static void finish_helm_failure(struct sync *s, enum release_action action, const struct helm_result *result,
-                                const struct err *err)
+static void finish_helm_failure(struct sync *s, enum release_action action,
+                                const struct helm_result *result, const struct err *err)
 {
-    if (held_was_interrupted(s->held) && cancel_is_raised(s->w->options.stopping) && !held_is_lost(s->held)) {
+    if (held_was_interrupted(s->held) && cancel_is_raised(s->w->options.stopping) &&
+        !held_is_lost(s->held)) {
         sync_interrupted(s);
         return;
     }
-    const char *words = result->message != NULL && result->message[0] != '\0' ? result->message : err->msg;
+    const char *words =
+        result->message != NULL && result->message[0] != '\0' ? result->message : err->msg;
     struct outcome o = {.phase = "DeployFailed",
                         .reason = "DeployFailed",
                         .deployed = "False",
                         .release_status = "failed",
-                        .message = xasprintf("%s failed: %s", action == RELEASE_INSTALL ? "installation" : "upgrade", words),
+                        .message = xasprintf("%s failed: %s",
+                                             action == RELEASE_INSTALL ? "installation" : "upgrade",
+                                             words),
                         .source = &s->in};
     sync_fail_with(s, &o, err);
 }
@@ -381,9 +424,12 @@ static void run_helm(struct sync *s, enum release_action action)
         sync_fail(s, "Failed", &err);
         return;
     }
-    log_info("sync", install ? "running installation" : "running upgrade", LOG_S("release", s->hr->spec.release_name),
-             LOG_S("targetNamespace", s->hr->spec.target_ns), LOG_S("version", s->in.resolved.version));
-    _cleanup_(free_cstr) char *claim = release_claim_format(s->in.digest, held_epoch(s->held), s->hr->uid);
+    log_info("sync", install ? "running installation" : "running upgrade",
+             LOG_S("release", s->hr->spec.release_name),
+             LOG_S("targetNamespace", s->hr->spec.target_ns),
+             LOG_S("version", s->in.resolved.version));
+    _cleanup_(free_cstr)
+    char *claim = release_claim_format(s->in.digest, held_epoch(s->held), s->hr->uid);
     struct helmargs_options args = {.verb = HELM_UPGRADE_INSTALL,
                                     .spec = &s->hr->spec,
                                     .chart_path = s->in.archive.path,
@@ -392,10 +438,12 @@ static void run_helm(struct sync *s, enum release_action action)
     struct helm_result result = {0};
     struct mono began = clock_mono(s->w->options.clock);
     enum err_kind kind = sync_helm(s, &args, &result, &err);
-    metrics_action(s->w->options.metrics, install ? "install" : "upgrade", kind == ERR_NONE, s->hr->spec.target_ns,
-                   s->hr->spec.release_name, (double)mono_diff_ms(clock_mono(s->w->options.clock), began) / 1000.0);
+    metrics_action(s->w->options.metrics, install ? "install" : "upgrade", kind == ERR_NONE,
+                   s->hr->spec.target_ns, s->hr->spec.release_name,
+                   (double)mono_diff_ms(clock_mono(s->w->options.clock), began) / 1000.0);
     if (kind == ERR_NONE) {
-        log_info("sync", install ? "installation succeeded" : "upgrade succeeded", LOG_I("helm_ms", result.duration_ms));
+        log_info("sync", install ? "installation succeeded" : "upgrade succeeded",
+                 LOG_I("helm_ms", result.duration_ms));
         finish_deployed(s, upgrades, window_ns);
     } else {
         finish_helm_failure(s, action, &result, &err);
@@ -409,8 +457,10 @@ static void finish_foreign(struct sync *s)
 {
     struct err err = ERR_INIT;
     err_set(&err, ERR_CONFLICT,
-            "release '%s' in '%s' belongs to HelmRelease %s (UID %s): change spec.releaseName or delete the other one",
-            s->hr->spec.release_name, s->hr->spec.target_ns, s->newest->owner_name, s->newest->owner);
+            "release '%s' in '%s' belongs to HelmRelease %s (UID %s): change spec.releaseName or "
+            "delete the other one",
+            s->hr->spec.release_name, s->hr->spec.target_ns, s->newest->owner_name,
+            s->newest->owner);
     struct outcome o = {.phase = "Failed", .reason = "OwnedByOther"};
     sync_fail_with(s, &o, &err);
 }
@@ -422,7 +472,8 @@ static void finish_pending(struct sync *s)
     /* A first install has nothing to go back to, and an uninstall can only be finished. */
     bool undo = s->newest->revision > 1 && s->newest->status != HELMREC_UNINSTALLING;
     err_set(&err, ERR_CONFLICT,
-            "release '%s' in '%s' is %s (revision %lld): another helm is at work on it, or died while it was; if none is, run: "
+            "release '%s' in '%s' is %s (revision %lld): another helm is at work on it, or died "
+            "while it was; if none is, run: "
             "helm %s %s -n %s",
             s->hr->spec.release_name, s->hr->spec.target_ns, word, (long long)s->newest->revision,
             undo ? "rollback" : "uninstall", s->hr->spec.release_name, s->hr->spec.target_ns);
@@ -457,7 +508,8 @@ static void act(struct sync *s, enum release_action action)
         break;
     }
     struct mono now = clock_mono(s->w->options.clock);
-    if (inputs_chart(s->w, s->hr, now, true, deadline_in(s, WORKER_FETCH_MS), held_cancel(s->held), &s->in, &err)) {
+    if (inputs_chart(s->w, s->hr, now, true, deadline_in(s, WORKER_FETCH_MS), held_cancel(s->held),
+                     &s->in, &err)) {
         sync_fail(s, "ChartFetchFailed", &err);
         return;
     }
@@ -475,20 +527,24 @@ void sync_run(struct sync *s)
         sync_fail(s, "Failed", &s->hr->spec_err);
         return;
     }
-    /* The finalizer stands before the first install, or a deletion in between would orphan the release. */
+    /* The finalizer stands before the first install, or a deletion in between would orphan the
+     * release. */
     if (!s->hr->has_finalizer && held_add_finalizer(s->held, HR_FINALIZER, &err)) {
         sync_fail(s, "Failed", &err);
         return;
     }
     int64_t epoch = 0;
     if (check_namespace(s, &err) ||
-        records_newest(s->w, s->hr, deadline_in(s, WORKER_READ_MS), held_cancel(s->held), &s->newest, &epoch, &err)) {
+        records_newest(s->w, s->hr, deadline_in(s, WORKER_READ_MS), held_cancel(s->held),
+                       &s->newest, &epoch, &err)) {
         sync_fail(s, "Failed", &err);
         return;
     }
     /* An owner that no longer exists is no owner. */
-    if (s->newest != NULL && s->newest->owner[0] != '\0' && strcmp(s->newest->owner, s->hr->uid) != 0 &&
-        !records_owner_lives(s->w, s->newest, deadline_in(s, WORKER_READ_MS), held_cancel(s->held))) {
+    if (s->newest != NULL && s->newest->owner[0] != '\0' &&
+        strcmp(s->newest->owner, s->hr->uid) != 0 &&
+        !records_owner_lives(s->w, s->newest, deadline_in(s, WORKER_READ_MS),
+                             held_cancel(s->held))) {
         s->newest->owner[0] = '\0';
         s->newest->digest[0] = '\0';
     }

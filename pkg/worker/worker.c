@@ -59,7 +59,8 @@ void worker_set_crd_problem(struct worker *w, const struct err *bad)
 {
     MTX_GUARD(&w->lock);
     w->crd_bad = bad != NULL;
-    (void)snprintf(w->crd_why, sizeof(w->crd_why), "%.*s", (int)sizeof(w->crd_why) - 1, bad != NULL ? bad->msg : "");
+    (void)snprintf(w->crd_why, sizeof(w->crd_why), "%.*s", (int)sizeof(w->crd_why) - 1,
+                   bad != NULL ? bad->msg : "");
 }
 
 bool worker_crd_problem(struct worker *w, char *out, size_t size)
@@ -90,7 +91,8 @@ char *worker_record_index(const struct snap *s)
     return s->object != NULL ? helmrec_index(s->object) : NULL;
 }
 
-static void note_sighting(struct worker *w, const char *key, const struct hr *hr, const struct snap *snap)
+static void note_sighting(struct worker *w, const char *key, const struct hr *hr,
+                          const struct snap *snap)
 {
     MTX_GUARD(&w->lock);
     struct lease_sighting *seen = strmap_get(&w->sightings, key);
@@ -107,8 +109,10 @@ static void note_conditions(struct worker *w, const struct hr *hr)
         const char *type;
         const struct hr_condition *condition;
     } all[] = {
-        {"ChartFetched", &hr->status.chart_fetched}, {"Deployed", &hr->status.deployed},
-        {"Released", &hr->status.released},          {"RolledBack", &hr->status.rolled_back},
+        {"ChartFetched", &hr->status.chart_fetched},
+        {"Deployed", &hr->status.deployed},
+        {"Released", &hr->status.released},
+        {"RolledBack", &hr->status.rolled_back},
         {"Tested", &hr->status.tested},
     };
     if (hr->spec.release_name == NULL || hr->spec.target_ns == NULL) {
@@ -117,27 +121,31 @@ static void note_conditions(struct worker *w, const struct hr *hr)
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         enum hr_truth truth = all[i].condition->status;
         if (truth == HR_ABSENT) {
-            metrics_condition_gone(w->options.metrics, hr->spec.target_ns, hr->spec.release_name, all[i].type);
+            metrics_condition_gone(w->options.metrics, hr->spec.target_ns, hr->spec.release_name,
+                                   all[i].type);
         } else {
             int value = truth == HR_TRUE ? 1 : truth == HR_FALSE ? -1 : 0;
-            metrics_condition(w->options.metrics, hr->spec.target_ns, hr->spec.release_name, all[i].type, value);
+            metrics_condition(w->options.metrics, hr->spec.target_ns, hr->spec.release_name,
+                              all[i].type, value);
         }
     }
 }
 
 static bool is_settled(const struct hr *hr)
 {
-    return !hr->deleting && hr->status.released.status == HR_TRUE && hr->status.observed_generation == hr->generation;
+    return !hr->deleting && hr->status.released.status == HR_TRUE &&
+           hr->status.observed_generation == hr->generation;
 }
 
 /* Milliseconds until the lock in hr may be taken; 0 = now. */
-static enum lease_verdict judge_lease(struct worker *w, const char *key, const struct hr *hr, int64_t *ret_wait_ms)
+static enum lease_verdict judge_lease(struct worker *w, const char *key, const struct hr *hr,
+                                      int64_t *ret_wait_ms)
 {
     struct srvtime now_srv = {0};
     bool have = kube_server_time(w->options.kube, &now_srv);
     bool locked = hr->status.released.status == HR_UNKNOWN;
-    bool predecessor_dead =
-        locked && w->options.predecessor_dead != NULL && w->options.predecessor_dead(w->options.predecessor_ctx);
+    bool predecessor_dead = locked && w->options.predecessor_dead != NULL &&
+                            w->options.predecessor_dead(w->options.predecessor_ctx);
     MTX_GUARD(&w->lock);
     struct lease_sighting *seen = strmap_get(&w->sightings, key);
     struct lease_sighting never = {.holder = NULL, .first_seen = clock_mono(w->options.clock)};
@@ -169,23 +177,27 @@ static void release_gone(struct worker *w, const struct snap *before)
     struct err ignored = ERR_INIT;
     if (before->object != NULL && hr_parse(before->object, &hr, &ignored) == ERR_NONE) {
         if (hr->spec.release_name != NULL && hr->spec.target_ns != NULL) {
-            metrics_condition_gone(w->options.metrics, hr->spec.target_ns, hr->spec.release_name, NULL);
+            metrics_condition_gone(w->options.metrics, hr->spec.target_ns, hr->spec.release_name,
+                                   NULL);
         }
         hr_free(hr);
     }
 }
 
-void worker_on_release(void *ctx, enum reflector_event event, struct snap *before, struct snap *after)
+void worker_on_release(void *ctx, enum reflector_event event, struct snap *before,
+                       struct snap *after)
 {
     struct worker *w = ctx;
     if (event == REFLECTOR_DELETED) {
         release_gone(w, before);
         return;
     }
-    _cleanup_(hr_free_ptr) struct hr *hr = NULL;
+    _cleanup_(hr_free_ptr)
+    struct hr *hr = NULL;
     struct err err = ERR_INIT;
     if (after->object == NULL || hr_parse(after->object, &hr, &err)) {
-        log_warn("worker", "a HelmRelease cannot be read, it is left alone until it changes", LOG_S("key", after->key),
+        log_warn("worker", "a HelmRelease cannot be read, it is left alone until it changes",
+                 LOG_S("key", after->key),
                  LOG_S("err", after->object == NULL ? after->bad.msg : err.msg));
         return;
     }
@@ -206,21 +218,25 @@ void worker_on_release(void *ctx, enum reflector_event event, struct snap *befor
     }
 }
 
-/* Is this record one that a settled HelmRelease must look at: the newest, and not ours as it stands? */
+/* Is this record one that a settled HelmRelease must look at: the newest, and not ours as it
+ * stands? */
 static bool record_matters(struct worker *w, const struct hr *hr)
 {
     int64_t epoch = 0;
     int64_t age_ms = 0;
-    _cleanup_(records_meta_free_ptr) struct helmrec_meta *newest = records_newest_cached(w, hr, &epoch, &age_ms);
+    _cleanup_(records_meta_free_ptr)
+    struct helmrec_meta *newest = records_newest_cached(w, hr, &epoch, &age_ms);
     return newest == NULL || newest->status != HELMREC_DEPLOYED || newest->digest[0] == '\0';
 }
 
-void worker_on_record(void *ctx, enum reflector_event event, struct snap *before, struct snap *after)
+void worker_on_record(void *ctx, enum reflector_event event, struct snap *before,
+                      struct snap *after)
 {
     struct worker *w = ctx;
     (void)event;
     const struct snap *record = after != NULL ? after : before;
-    _cleanup_(free_cstr) char *index = record->object != NULL ? helmrec_index(record->object) : NULL;
+    _cleanup_(free_cstr)
+    char *index = record->object != NULL ? helmrec_index(record->object) : NULL;
     if (index == NULL || !cache_is_synced(w->options.records)) {
         return;
     }
@@ -230,9 +246,11 @@ void worker_on_record(void *ctx, enum reflector_event event, struct snap *before
         struct hr *hr = NULL;
         struct err ignored = ERR_INIT;
         if (snaps[i]->object != NULL && hr_parse(snaps[i]->object, &hr, &ignored) == ERR_NONE) {
-            /* A record that changes under a lock is the holder's own work: its unlocking is what wakes us. */
+            /* A record that changes under a lock is the holder's own work: its unlocking is what
+             * wakes us. */
             if (hr->status.released.status != HR_UNKNOWN && record_matters(w, hr)) {
-                /* Not at once: the annotation that makes a new record ours comes by a stream of its own, right behind. */
+                /* Not at once: the annotation that makes a new record ours comes by a stream of its
+                 * own, right behind. */
                 queue_add_after(w->options.queue, snaps[i]->key, RECORD_SETTLE_MS, QUEUE_HIGH);
             }
             hr_free(hr);
@@ -253,19 +271,20 @@ struct pass {
     int64_t epoch_noted;
 };
 
-/* The chart as far as it is known without its bytes. If the repository cannot be asked, an exact version that was resolved
- * before is what it was. */
-static enum err_kind chart_of_pass(struct pass *p, struct mono fresh_after, struct mono deadline, struct inputs *in,
-                                   struct err *err)
+/* The chart as far as it is known without its bytes. If the repository cannot be asked, an exact
+ * version that was resolved before is what it was. */
+static enum err_kind chart_of_pass(struct pass *p, struct mono fresh_after, struct mono deadline,
+                                   struct inputs *in, struct err *err)
 {
     struct err cause = ERR_INIT;
-    if (inputs_chart(p->w, p->hr, fresh_after, false, deadline, p->w->options.stopping, in, &cause) == ERR_NONE) {
+    if (inputs_chart(p->w, p->hr, fresh_after, false, deadline, p->w->options.stopping, in,
+                     &cause) == ERR_NONE) {
         return ERR_NONE;
     }
     const struct hr_source *known = &p->hr->status.source;
     const char *version = p->hr->spec.chart_version;
-    bool same = known->digest != NULL && known->digest[0] != '\0' && version != NULL && semver_is_exact(version) &&
-                text_eq(version, known->revision);
+    bool same = known->digest != NULL && known->digest[0] != '\0' && version != NULL &&
+                semver_is_exact(version) && text_eq(version, known->revision);
     if (!same) {
         *err = cause;
         return err->kind;
@@ -275,7 +294,8 @@ static enum err_kind chart_of_pass(struct pass *p, struct mono fresh_after, stru
 }
 
 /* The desired digest by what is known no longer than fresh_after. */
-static enum err_kind desired_digest(struct pass *p, struct mono fresh_after, char *out, struct err *err)
+static enum err_kind desired_digest(struct pass *p, struct mono fresh_after, char *out,
+                                    struct err *err)
 {
     struct worker *w = p->w;
     struct mono deadline = mono_add_ms(clock_mono(w->options.clock), WORKER_READ_MS);
@@ -294,7 +314,8 @@ static enum err_kind desired_digest(struct pass *p, struct mono fresh_after, cha
 }
 
 /* Settle a RELEASE_COMPARE: NOT_DUE or DUE. */
-static enum release_due compare(struct pass *p, const struct release_answer *answer, const char **ret_why)
+static enum release_due compare(struct pass *p, const struct release_answer *answer,
+                                const char **ret_why)
 {
     struct worker *w = p->w;
     struct mono now = clock_mono(w->options.clock);
@@ -306,27 +327,33 @@ static enum release_due compare(struct pass *p, const struct release_answer *ans
         return RELEASE_NOT_DUE;
     }
     if (kind == ERR_NONE) {
-        /* Before an object is called due for its chart, the repository is asked afresh: a replica with an older index would
-         * upgrade what another has just released, and the other way round. */
+        /* Before an object is called due for its chart, the repository is asked afresh: a replica
+         * with an older index would upgrade what another has just released, and the other way
+         * round. */
         kind = desired_digest(p, now, digest, &err);
         *ret_why = answer->why;
-        return kind == ERR_NONE && strcmp(digest, answer->against) == 0 ? RELEASE_NOT_DUE : RELEASE_DUE;
+        return kind == ERR_NONE && strcmp(digest, answer->against) == 0 ? RELEASE_NOT_DUE
+                                                                        : RELEASE_DUE;
     }
-    /* The inputs cannot be read. A released object says so once, under the lock, if it is the inputs' own fault; a hiccup of
-     * the API server is nothing to report. A failed object has said it. */
+    /* The inputs cannot be read. A released object says so once, under the lock, if it is the
+     * inputs' own fault; a hiccup of the API server is nothing to report. A failed object has said
+     * it. */
     bool inputs_fault = kind == ERR_NOT_FOUND || kind == ERR_INVALID || kind == ERR_LIMIT;
     *ret_why = "the inputs cannot be read";
-    log_at(released ? LOG_WARN : LOG_DEBUG, "pass", "the desired state is not known, what is released stays",
-           LOG_S("err", err.msg));
+    log_at(released ? LOG_WARN : LOG_DEBUG, "pass",
+           "the desired state is not known, what is released stays", LOG_S("err", err.msg));
     return released && inputs_fault ? RELEASE_DUE : RELEASE_NOT_DUE;
 }
 
-/* Milliseconds until it is our turn to take a lock that is due; 0 = now. Those before us get a head start; if they are dead or
- * busy, it is soon over. Others' turns are waited for with low priority, so that each replica does its own share first. */
+/* Milliseconds until it is our turn to take a lock that is due; 0 = now. Those before us get a head
+ * start; if they are dead or busy, it is soon over. Others' turns are waited for with low priority,
+ * so that each replica does its own share first. */
 static int64_t turn_wait_ms(struct pass *p)
 {
     struct worker *w = p->w;
-    int rank = w->options.members != NULL ? members_rank(w->options.members, p->hr->uid, p->hr->status.attempt.failures) : 0;
+    int rank = w->options.members != NULL
+                   ? members_rank(w->options.members, p->hr->uid, p->hr->status.attempt.failures)
+                   : 0;
     struct mono now = clock_mono(w->options.clock);
     MTX_GUARD(&w->lock);
     struct mono *since = strmap_get(&w->turns, p->key);
@@ -365,14 +392,16 @@ static const char *verb_of(const struct pass *p)
 static void note_unlocked(struct worker *w, const char *key, const struct held *held)
 {
     struct unlocked *u = xmalloc(sizeof(*u));
-    *u = (struct unlocked){
-        .epoch = held_epoch(held), .generation = held_generation(held), .when = clock_mono(w->options.clock)};
+    *u = (struct unlocked){.epoch = held_epoch(held),
+                           .generation = held_generation(held),
+                           .when = clock_mono(w->options.clock)};
     MTX_GUARD(&w->lock);
     strmap_put(&w->unlocked, key, u);
 }
 
-/* Milliseconds until this replica may lock the object again for the same generation; 0 = now. Whatever makes an object due at
- * once after each result (a fault of ours), it makes one write a second and no storm. */
+/* Milliseconds until this replica may lock the object again for the same generation; 0 = now.
+ * Whatever makes an object due at once after each result (a fault of ours), it makes one write a
+ * second and no storm. */
 static int64_t breather_ms(struct worker *w, const char *key, const struct hr *hr)
 {
     struct mono now = clock_mono(w->options.clock);
@@ -385,16 +414,19 @@ static int64_t breather_ms(struct worker *w, const char *key, const struct hr *h
     return since_ms < BREATHER_MS ? BREATHER_MS - since_ms : 0;
 }
 
-/* Our own cache may be behind our own writes: then it shows a lock that we have freed, or a state from before it. Deciding on
- * that would only lose a race against ourselves (the PATCH's resourceVersion sees to it); the watch will wake us. For a short
- * time only: a status that somebody has wiped shows an older epoch too, and stays like that. */
+/* Our own cache may be behind our own writes: then it shows a lock that we have freed, or a state
+ * from before it. Deciding on that would only lose a race against ourselves (the PATCH's
+ * resourceVersion sees to it); the watch will wake us. For a short time only: a status that
+ * somebody has wiped shows an older epoch too, and stays like that. */
 static bool cache_is_behind(struct worker *w, const char *key, const struct hr *hr)
 {
     struct mono now = clock_mono(w->options.clock);
     MTX_GUARD(&w->lock);
     const struct unlocked *u = strmap_get(&w->unlocked, key);
-    bool older = u != NULL && (hr->status.lease.transitions < u->epoch ||
-                               (hr->status.lease.transitions == u->epoch && hr->status.released.status == HR_UNKNOWN));
+    bool older =
+        u != NULL &&
+        (hr->status.lease.transitions < u->epoch ||
+         (hr->status.lease.transitions == u->epoch && hr->status.released.status == HR_UNKNOWN));
     return older && mono_diff_ms(now, u->when) < WATCH_LAG_MS;
 }
 
@@ -406,7 +438,8 @@ static void run_sync(struct pass *p, struct held *held)
     log_ctx_put(LOG_I("generation", held_generation(held)));
     log_ctx_put(LOG_I("epoch", held_epoch(held)));
     if (hr_parse(object, &s.hr, &err)) {
-        log_error("sync", "the locked object cannot be read, its lease runs out", LOG_S("err", err.msg));
+        log_error("sync", "the locked object cannot be read, its lease runs out",
+                  LOG_S("err", err.msg));
     } else {
         sync_run(&s);
     }
@@ -424,10 +457,16 @@ static void take_and_sync(struct pass *p, bool expired, const char *why)
     struct worker *w = p->w;
     const char *verb = verb_of(p);
     const char *release = p->hr->spec.release_name != NULL ? p->hr->spec.release_name : p->hr->name;
-    const char *does = strcmp(verb, "Installing") == 0 ? "installs" : strcmp(verb, "Upgrading") == 0 ? "upgrades" : "uninstalls";
-    _cleanup_(free_cstr) char *doing = xasprintf("%s %s", does, release);
-    struct lock_request request = {
-        .object = p->snap->object, .expired = expired, .epoch_noted = p->epoch_noted, .reason = verb, .doing = doing};
+    const char *does = strcmp(verb, "Installing") == 0  ? "installs"
+                       : strcmp(verb, "Upgrading") == 0 ? "upgrades"
+                                                        : "uninstalls";
+    _cleanup_(free_cstr)
+    char *doing = xasprintf("%s %s", does, release);
+    struct lock_request request = {.object = p->snap->object,
+                                   .expired = expired,
+                                   .epoch_noted = p->epoch_noted,
+                                   .reason = verb,
+                                   .doing = doing};
     struct held *held = NULL;
     struct err err = ERR_INIT;
     enum err_kind kind = lock_acquire(w->options.locks, &request, &held, &err);
@@ -439,16 +478,19 @@ static void take_and_sync(struct pass *p, bool expired, const char *why)
         return;
     }
     if (kind == ERR_CONFLICT || kind == ERR_NOT_FOUND || kind == ERR_CANCELLED) {
-        /* Somebody was faster, or changed the object: the watch tells what came of it. The timer is for a watch in trouble. */
+        /* Somebody was faster, or changed the object: the watch tells what came of it. The timer is
+         * for a watch in trouble. */
         log_debug("lock", "not taken", LOG_S("err", err.msg));
         queue_add_after(w->options.queue, p->key, locks_lease_ms(w->options.locks), QUEUE_HIGH);
         return;
     }
     if (kind == ERR_INVALID && err.code == 0) {
-        /* Accepted and not kept: the CRD's fault, so everybody's. (A refusal, with its HTTP status, is this object's own.) */
+        /* Accepted and not kept: the CRD's fault, so everybody's. (A refusal, with its HTTP status,
+         * is this object's own.) */
         worker_set_crd_problem(w, &err);
     }
-    log_warn("lock", "the lock could not be taken, trying again", LOG_S("kind", err_kind_name(kind)), LOG_S("err", err.msg));
+    log_warn("lock", "the lock could not be taken, trying again",
+             LOG_S("kind", err_kind_name(kind)), LOG_S("err", err.msg));
     queue_add_rate_limited(w->options.queue, p->key);
 }
 
@@ -483,7 +525,8 @@ static void run_pass(struct pass *p)
         int64_t resync_ms = next_resync_ms(w);
         bool soon = answer.wait_ms > 0 && answer.wait_ms < resync_ms;
         queue_add_after(w->options.queue, p->key, soon ? answer.wait_ms : resync_ms, QUEUE_LOW);
-        log_debug("pass", "nothing to do", LOG_S("why", answer.why), LOG_I("wait_ms", answer.wait_ms));
+        log_debug("pass", "nothing to do", LOG_S("why", answer.why),
+                  LOG_I("wait_ms", answer.wait_ms));
         forget_turn(w, p->key);
         return;
     }
@@ -509,7 +552,8 @@ static void pass_key(struct worker *w, const char *key)
     }
     struct err err = ERR_INIT;
     if (p.snap->object != NULL && hr_parse(p.snap->object, &p.hr, &err) == ERR_NONE) {
-        log_ctx_set((struct log_field[]){LOG_S("key", key), LOG_S("holder", locks_identity(w->options.locks)),
+        log_ctx_set((struct log_field[]){LOG_S("key", key),
+                                         LOG_S("holder", locks_identity(w->options.locks)),
                                          LOG_I("pass", atomic_fetch_add(&w->passes, 1) + 1)},
                     3);
         run_pass(&p);

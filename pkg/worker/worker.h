@@ -1,9 +1,11 @@
 /* The controller's work: from a key to a pass, from a pass to a sync.
  *
- *   event or timer -> queue -> worker_run (N threads) -> pass -> due? -> lock -> sync -> result and unlock in one PATCH
+ *   event or timer -> queue -> worker_run (N threads) -> pass -> due? -> lock -> sync -> result and
+ * unlock in one PATCH
  *
- * A pass decides from the cache, without the lock, whether a sync is due; a sync decides everything anew, from the object in
- * the lock's reply and a fresh list of Helm's records. Nothing of a pass is carried into its sync. */
+ * A pass decides from the cache, without the lock, whether a sync is due; a sync decides everything
+ * anew, from the object in the lock's reply and a fresh list of Helm's records. Nothing of a pass
+ * is carried into its sync. */
 #ifndef BELAY_WORKER_WORKER_H
 #define BELAY_WORKER_WORKER_H
 
@@ -37,10 +39,11 @@ struct worker_options {
     struct events *events;
     struct metrics *metrics;
     struct cancel *stopping;
-    /* Is every earlier process of this pod, and every helm of one, proven dead? NULL: never. Any thread. */
+    /* Is every earlier process of this pod, and every helm of one, proven dead? NULL: never. Any
+     * thread. */
     bool (*predecessor_dead)(void *ctx);
     void *predecessor_ctx;
-    int64_t interval_ms; /* --charts-sync-interval, jittered by 5 % */
+    int64_t interval_ms;  /* --charts-sync-interval, jittered by 5 % */
     const char *work_dir; /* private; helm's kubeconfig is written there */
 };
 
@@ -51,13 +54,16 @@ void worker_free(struct worker *w);
 void worker_run(struct worker *w);
 
 /* Reflector callbacks (ctx = struct worker *). */
-void worker_on_release(void *ctx, enum reflector_event event, struct snap *before, struct snap *after);
-void worker_on_record(void *ctx, enum reflector_event event, struct snap *before, struct snap *after);
+void worker_on_release(void *ctx, enum reflector_event event, struct snap *before,
+                       struct snap *after);
+void worker_on_record(void *ctx, enum reflector_event event, struct snap *before,
+                      struct snap *after);
 /* Cache indexes: "namespace/release" that a HelmRelease names, or that a record is of. */
 char *worker_release_index(const struct snap *s);
 char *worker_record_index(const struct snap *s);
 
-/* An old CRD was found (bad != NULL: why) or a good one again (NULL): nothing is synced while it is bad. Thread-safe. */
+/* An old CRD was found (bad != NULL: why) or a good one again (NULL): nothing is synced while it is
+ * bad. Thread-safe. */
 void worker_set_crd_problem(struct worker *w, const struct err *bad);
 /* NULL if none; text valid until the next change. Copies into out. */
 bool worker_crd_problem(struct worker *w, char *out, size_t size);
