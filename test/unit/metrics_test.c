@@ -126,8 +126,11 @@ static void the_process_is_in_it(void **state)
     _cleanup_(free_cstr)
     char *text = expose(m);
     static const char *const names[] = {
-        "process_cpu_seconds_total",    "process_resident_memory_bytes",
-        "process_virtual_memory_bytes", "process_open_fds",
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_open_fds",
+        "process_max_fds",
         "process_start_time_seconds",
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -159,6 +162,45 @@ static void labels_are_escaped(void **state)
     char *after = expose(m);
     assert_lacks(after, "condition=");
     metrics_free(m);
+}
+
+/* helm-operator showed the value of the last condition for all of them. */
+static void each_condition_has_its_own_value(void **state)
+{
+    (void)state;
+    struct metrics *m = metrics_new();
+    metrics_condition(m, "a", "x", "Released", -1);
+    metrics_condition(m, "a", "x", "Reconciling", 1);
+    metrics_condition(m, "a", "x", "Ready", 0);
+    _cleanup_(free_cstr)
+    char *text = expose(m);
+    assert_has(text, "release_name=\"x\",condition=\"Released\"} -1\n");
+    assert_has(text, "release_name=\"x\",condition=\"Reconciling\"} 1\n");
+    assert_has(text, "release_name=\"x\",condition=\"Ready\"} 0\n");
+    metrics_free(m);
+}
+
+/* A spec that is refused has a name too: one object must not cost the others their series. */
+static void a_name_of_any_length_and_bytes_is_one_label(void **state)
+{
+    (void)state;
+    struct metrics *m = metrics_new();
+    char *long_name = xmalloc(20001);
+    memset(long_name, '"', 20000);
+    long_name[20000] = '\0';
+    metrics_condition(m, long_name, "a\x01\xff", "Released", 1);
+    metrics_action(m, "sync", false, long_name, long_name, 1);
+    _cleanup_(free_cstr)
+    char *text = expose(m);
+    assert_has(text, "\\\"...\",release_name=\"a??\",condition=\"Released\"} 1\n");
+    assert_has(text, "\\\"...\",release_name=\"\\\"");
+    metrics_condition_gone(m, long_name, long_name, NULL);
+    metrics_condition_gone(m, long_name, "a\x01\xff", NULL);
+    _cleanup_(free_cstr)
+    char *after = expose(m);
+    assert_lacks(after, "release_name=");
+    metrics_free(m);
+    free(long_name);
 }
 
 static void buckets_count_up_and_their_edges_belong_to_them(void **state)
@@ -330,6 +372,8 @@ int main(void)
         cmocka_unit_test(a_small_scenario_word_for_word),
         cmocka_unit_test(the_process_is_in_it),
         cmocka_unit_test(labels_are_escaped),
+        cmocka_unit_test(each_condition_has_its_own_value),
+        cmocka_unit_test(a_name_of_any_length_and_bytes_is_one_label),
         cmocka_unit_test(buckets_count_up_and_their_edges_belong_to_them),
         cmocka_unit_test(only_a_sync_feeds_the_deprecated_family),
         cmocka_unit_test(the_series_of_a_gone_release_vanish_and_no_others),
