@@ -1,5 +1,6 @@
-/* Events in the background. A series is what happened again: same object, reason, action and note within 6 minutes. The first
- * occurrence is a POST; later ones raise the series' count, which is written at most once a minute as a PATCH. */
+/* Events in the background. A series is what happened again: same object, reason, action and note
+ * within 6 minutes. The first occurrence is a POST; later ones raise the series' count, which is
+ * written at most once a minute as a PATCH. */
 #include "event/event.h"
 
 #include <stdio.h>
@@ -13,14 +14,14 @@
 #include "base/text.h"
 #include "jsonx/jsonx.h"
 
-#define QUEUE_MAX        1000
-#define SERIES_MAX       4096 /* remembered at once; beyond it each occurrence is an Event of its own */
-#define SERIES_MS        INT64_C(360000)
-#define SERIES_WRITE_MS  INT64_C(60000)
-#define SEND_TIMEOUT_MS  INT64_C(5000)
-#define FAREWELL_MS      INT64_C(2000)
-#define INSTANCE_MAX     128 /* the API's limit on reportingInstance */
-#define NAME_PREFIX_MAX  200 /* so that the event's name stays below 253 */
+#define QUEUE_MAX       1000
+#define SERIES_MAX      4096 /* remembered at once; beyond it each occurrence is an Event of its own */
+#define SERIES_MS       INT64_C(360000)
+#define SERIES_WRITE_MS INT64_C(60000)
+#define SEND_TIMEOUT_MS INT64_C(5000)
+#define FAREWELL_MS     INT64_C(2000)
+#define INSTANCE_MAX    128 /* the API's limit on reportingInstance */
+#define NAME_PREFIX_MAX 200 /* so that the event's name stays below 253 */
 
 /* A copy of struct event that lives in the queue. */
 struct pending {
@@ -71,8 +72,10 @@ static void free_series(void *value)
 struct events *events_new(const struct events_options *options)
 {
     struct events *e = xcalloc(1, sizeof(*e));
+    must(options->reporting_instance[0] != '\0'); /* the API refuses Events without one */
     e->options = *options;
-    e->instance = text_clean(options->reporting_instance, strlen(options->reporting_instance), INSTANCE_MAX);
+    e->instance =
+        text_clean(options->reporting_instance, strlen(options->reporting_instance), INSTANCE_MAX);
     mtx_init(&e->lock, "events");
     cond_init(&e->changed);
     e->series.free_value = free_series;
@@ -156,7 +159,8 @@ static bool send(struct events *e, struct kube_request *req)
 {
     struct kube_reply reply = KUBE_REPLY_INIT;
     struct err err = ERR_INIT;
-    req->deadline = mono_min(mono_add_ms(clock_mono(e->options.clock), SEND_TIMEOUT_MS), e->farewell);
+    req->deadline =
+        mono_min(mono_add_ms(clock_mono(e->options.clock), SEND_TIMEOUT_MS), e->farewell);
     enum err_kind kind = kube_do(e->options.kube, req, &reply, &err);
     kube_reply_release(&reply);
     if (kind) {
@@ -170,16 +174,15 @@ static bool post_first(struct events *e, const struct pending *p, const struct s
     char now[RFC3339_LEN];
     rfc3339_format_micro(p->happened_ns, now);
     _cleanup_json_ json_t *body = json_pack(
-        "{s:s,s:s,s:{s:s,s:s},s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:{s:s,s:s,s:s,s:s,s:s,s:s}}", "apiVersion", "events.k8s.io/v1", "kind",
-        "Event", "metadata", "name", s->event_name, "namespace", p->ns, "eventTime", now, "reportingController", "belay",
-        "reportingInstance", e->instance, "action", p->action, "reason", p->reason, "note", p->note, "type",
-        p->warning ? "Warning" : "Normal", "regarding", "apiVersion", "helm.fluxcd.io/v1", "kind", "HelmRelease", "namespace",
-        p->ns, "name", p->name, "uid", p->uid, "resourceVersion", p->resource_version);
+        "{s:s,s:s,s:{s:s,s:s},s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:{s:s,s:s,s:s,s:s,s:s,s:s}}",
+        "apiVersion", "events.k8s.io/v1", "kind", "Event", "metadata", "name", s->event_name,
+        "namespace", p->ns, "eventTime", now, "reportingController", "belay", "reportingInstance",
+        e->instance, "action", p->action, "reason", p->reason, "note", p->note, "type",
+        p->warning ? "Warning" : "Normal", "regarding", "apiVersion", "helm.fluxcd.io/v1", "kind",
+        "HelmRelease", "namespace", p->ns, "name", p->name, "uid", p->uid, "resourceVersion",
+        p->resource_version);
     must(body != NULL);
-    struct kube_request req = {.method = "POST",
-                               .gvr = &KUBE_EVENTS,
-                               .ns = p->ns,
-                               .body = body};
+    struct kube_request req = {.method = "POST", .gvr = &KUBE_EVENTS, .ns = p->ns, .body = body};
     return send(e, &req);
 }
 
@@ -187,8 +190,8 @@ static void patch_series(struct events *e, struct series *s)
 {
     char last[RFC3339_LEN];
     rfc3339_format_micro(s->last_ns, last);
-    _cleanup_json_ json_t *body =
-        json_pack("{s:{s:I,s:s}}", "series", "count", (json_int_t)s->count, "lastObservedTime", last);
+    _cleanup_json_ json_t *body = json_pack("{s:{s:I,s:s}}", "series", "count",
+                                            (json_int_t)s->count, "lastObservedTime", last);
     must(body != NULL);
     struct kube_request req = {.method = "PATCH",
                                .gvr = &KUBE_EVENTS,
@@ -226,7 +229,8 @@ static struct series *new_series(struct events *e, const struct pending *p)
 
 static void handle(struct events *e, const struct pending *p)
 {
-    _cleanup_(free_cstr) char *key = xasprintf("%s/%s/%s/%s/%s", p->ns, p->uid, p->reason, p->action, p->note);
+    _cleanup_(free_cstr)
+    char *key = xasprintf("%s/%s/%s/%s/%s", p->ns, p->uid, p->reason, p->action, p->note);
     struct series *s = strmap_get(&e->series, key);
     struct mono now = clock_mono(e->options.clock);
     if (s != NULL && mono_diff_ms(now, s->first) < SERIES_MS) {
@@ -248,7 +252,8 @@ static void handle(struct events *e, const struct pending *p)
     }
 }
 
-/* Write series that have waited long enough (or all, at the end) and forget old ones; returns when to look again. */
+/* Write series that have waited long enough (or all, at the end) and forget old ones; returns when
+ * to look again. */
 static struct mono tend_series(struct events *e, bool all)
 {
     struct mono next = MONO_NEVER;
