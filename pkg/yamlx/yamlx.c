@@ -22,6 +22,8 @@
 #define NODES_MAX 500000
 /* Those of them that aliases stand for. */
 #define ALIAS_NODES_MAX 100000
+/* libyaml compares each %TAG directive with all before it: 4 MB of them took 18 s. */
+#define TAG_DIRECTIVES_MAX 1000
 
 static const char bad_key[] = "a map's key must be a string, a number, true or false";
 
@@ -345,11 +347,30 @@ static void release(struct parse *p)
     yaml_parser_delete(&p->parser);
 }
 
+static bool has_too_many_directives(const char *text, size_t len)
+{
+    static const char word[] = "%TAG";
+    const char *end = text + len;
+    size_t n = 0;
+    for (const char *at = text; n <= TAG_DIRECTIVES_MAX; n++) {
+        at = memmem(at, (size_t)(end - at), word, strlen(word));
+        if (at == NULL) {
+            return false;
+        }
+        at += strlen(word);
+    }
+    return true;
+}
+
 enum err_kind yamlx_parse(const char *text, size_t len, json_t **ret, struct err *err)
 {
     if (len > LIMIT_VALUES_BYTES) {
         return err_set(err, ERR_LIMIT, "the document has %zu bytes, at most %u are taken", len,
                        LIMIT_VALUES_BYTES);
+    }
+    if (has_too_many_directives(text, len)) {
+        return err_set(err, ERR_LIMIT, "the document has more than %d %%TAG directives",
+                       TAG_DIRECTIVES_MAX);
     }
     struct parse *p = xcalloc(1, sizeof(*p));
     p->anchors.free_value = free_anchor;

@@ -362,6 +362,15 @@ static void a_document_is_bounded_in_bytes_with_its_aliases_written_out(void **s
     repeat(&b, "# 3456789 123456\n", 17);
     assert_int_equal(kind_of(&b), ERR_LIMIT);
     buf_reset(&b);
+    for (int i = 0; i < 1001; i++) {
+        buf_addf(&b, "%%TAG !t%d! x\n", i);
+        if (i == 999) {
+            buf_add_str(&b, "---\na: 1\n...\n");
+            assert_int_equal(kind_of(&b), ERR_NONE);
+        }
+    }
+    assert_int_equal(kind_of(&b), ERR_LIMIT);
+    buf_reset(&b);
     /* Many small nodes cost more memory than their text. */
     buf_add_str(&b, "[");
     repeat(&b, "1,", 499000);
