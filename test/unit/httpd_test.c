@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@
 
 struct handlers {
     atomic_int ready_status, synced;
-    bool huge;
+    size_t mebibytes; /* of metrics */
 };
 
 static int healthz(void *ctx, struct buf *body)
@@ -43,12 +44,12 @@ static void metrics(void *ctx, struct buf *body)
 {
     const struct handlers *h = ctx;
     buf_add_str(body, "a_total 1\n");
-    for (size_t i = 0; h->huge && i < 40; i++) {
-        char *mebibyte = xcalloc(1, (1U << 20) + 1);
-        memset(mebibyte, 'x', 1U << 20);
+    char *mebibyte = xcalloc(1, (1U << 20) + 1);
+    memset(mebibyte, 'x', 1U << 20);
+    for (size_t i = 0; i < h->mebibytes; i++) {
         buf_add_str(body, mebibyte);
-        free(mebibyte);
     }
+    free(mebibyte);
 }
 
 static void sync_git(void *ctx)
@@ -76,6 +77,24 @@ static struct httpd *start(struct handlers *h, const char *listen)
 
 /* ---- a client ---- */
 
+/* -1 if nobody listens. */
+static int dial_addr(const struct sockaddr *from, const struct sockaddr *to, socklen_t len)
+{
+    int fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return -1;
+    }
+    /* A bound on a hang, not a measurement. */
+    struct timeval limit = {.tv_sec = 10};
+    must(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
+    must(from == NULL || bind(fd, from, len) == 0);
+    if (connect(fd, to, len) != 0) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
 static int dial(int family, int port)
 {
     struct sockaddr_in v4 = {.sin_family = AF_INET,
@@ -84,20 +103,19 @@ static int dial(int family, int port)
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,
                               .sin6_port = htons((uint16_t)port),
                               .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        return -1;
-    }
-    /* A bound on a hang, not a measurement. */
-    struct timeval limit = {.tv_sec = 10};
-    must(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
-    int rc = family == AF_INET ? connect(fd, (struct sockaddr *)&v4, sizeof(v4))
-                               : connect(fd, (struct sockaddr *)&v6, sizeof(v6));
-    if (rc != 0) {
-        (void)close(fd);
-        return -1;
-    }
-    return fd;
+    return family == AF_INET ? dial_addr(NULL, (const struct sockaddr *)&v4, sizeof(v4))
+                             : dial_addr(NULL, (const struct sockaddr *)&v6, sizeof(v6));
+}
+
+/* From one of the many addresses of the loopback. */
+static int dial_from(const char *host, int port)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET};
+    must(inet_pton(AF_INET, host, &from.sin_addr) == 1);
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    return dial_addr((const struct sockaddr *)&from, (const struct sockaddr *)&to, sizeof(to));
 }
 
 static void say(int fd, const char *text)
@@ -246,7 +264,7 @@ static void a_body_that_nobody_wants_is_dropped(void **state)
 static void an_answer_beyond_the_limit_is_an_error(void **state)
 {
     (void)state;
-    struct handlers h = {.huge = true};
+    struct handlers h = {.mebibytes = 40};
     struct httpd *d = start(&h, "127.0.0.1:0");
     _cleanup_(free_cstr)
     char *reply = ask(httpd_port(d), "GET", "/metrics");
@@ -281,6 +299,154 @@ static void half_a_request_blocks_nobody(void **state)
         (void)close(slow[i]);
     }
     httpd_stop(d);
+}
+
+/* Opens a connection whose request the server has read: its interim answer says so. */
+static int dial_seen(const char *from, int port)
+{
+    int fd = dial_from(from, port);
+    must(fd >= 0);
+    say(fd, "POST /api/v1/sync-git HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            "Content-Length: 9\r\n\r\n");
+    char line[26] = {0};
+    assert_int_equal(recv(fd, line, 25, MSG_WAITALL), 25);
+    assert_string_equal(line, "HTTP/1.1 100 Continue\r\n\r\n");
+    return fd;
+}
+
+static bool is_closed(int fd)
+{
+    char c;
+    ssize_t n = recv(fd, &c, 1, 0);
+    return n == 0 || (n < 0 && errno == ECONNRESET);
+}
+
+/* True if the server closes it without an answer. */
+static bool is_shut_out(const char *from, int port)
+{
+    int fd = dial_from(from, port);
+    must(fd >= 0);
+    bool shut = is_closed(fd);
+    (void)close(fd);
+    return shut;
+}
+
+static void one_address_cannot_take_all_connections(void **state)
+{
+    (void)state;
+    struct handlers h = {0};
+    struct httpd *d = start(&h, "0.0.0.0:0");
+    int held[32];
+    for (size_t i = 0; i < 16; i++) {
+        held[i] = dial_seen("127.0.0.1", httpd_port(d));
+    }
+    assert_true(is_shut_out("127.0.0.1", httpd_port(d)));
+    for (size_t i = 16; i < 31; i++) {
+        held[i] = dial_seen("127.0.0.2", httpd_port(d));
+    }
+    held[31] = dial_seen("127.0.0.3", httpd_port(d));
+    /* All are taken: the next one waits until one is free. */
+    int fd = dial_from("127.0.0.3", httpd_port(d));
+    must(fd >= 0);
+    say(fd, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    /* Somebody else is answered meanwhile, so the server has been through its loop. */
+    say(held[1], "123456789");
+    char line[16] = {0};
+    assert_int_equal(recv(held[1], line, 15, MSG_WAITALL), 15);
+    assert_string_equal(line, "HTTP/1.1 200 OK");
+    char c;
+    assert_int_equal(recv(fd, &c, 1, MSG_DONTWAIT), -1);
+    (void)close(held[0]);
+    _cleanup_(free_cstr)
+    char *reply = hear(fd);
+    assert_int_equal(status_of(reply), 200);
+    for (size_t i = 1; i < 32; i++) {
+        (void)close(held[i]);
+    }
+    httpd_stop(d);
+}
+
+/* Readers that do not read hold memory: up to a limit, and the probes do not mind. */
+static void replies_that_nobody_reads_are_bounded(void **state)
+{
+    (void)state;
+    struct handlers h = {.mebibytes = 30};
+    struct httpd *d = start(&h, "127.0.0.1:0");
+    int held[4];
+    for (size_t i = 0; i < 4; i++) {
+        held[i] = dial(AF_INET, httpd_port(d));
+        say(held[i], "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        char c;
+        assert_int_equal(recv(held[i], &c, 1, 0), 1); /* the answer is under way */
+    }
+    _cleanup_(free_cstr)
+    char *fifth = ask(httpd_port(d), "GET", "/metrics");
+    assert_int_equal(status_of(fifth), 503);
+    _cleanup_(free_cstr)
+    char *health = ask(httpd_port(d), "GET", "/healthz");
+    assert_int_equal(status_of(health), 200);
+    for (size_t i = 0; i < 4; i++) {
+        _cleanup_(free_cstr)
+        char *rest = hear(held[i]);
+        assert_true(strlen(rest) > 30U << 20);
+    }
+    _cleanup_(free_cstr)
+    char *after = ask(httpd_port(d), "HEAD", "/metrics");
+    assert_int_equal(status_of(after), 200);
+    httpd_stop(d);
+}
+
+static void stopping_ends_those_who_wait(void **state)
+{
+    (void)state;
+    struct handlers h = {.mebibytes = 30};
+    struct httpd *d = start(&h, "127.0.0.1:0");
+    int half = dial_seen("127.0.0.1", httpd_port(d));
+    int reader = dial(AF_INET, httpd_port(d));
+    say(reader, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    char c;
+    assert_int_equal(recv(reader, &c, 1, 0), 1);
+    httpd_stop(d);
+    assert_true(is_closed(half));
+    (void)close(half);
+    (void)close(reader);
+}
+
+static void nothing_of_a_request_is_logged(void **state)
+{
+    (void)state;
+    struct handlers h = {0};
+    struct httpd *d = start(&h, "127.0.0.1:0");
+    int log = memfd_create("log", MFD_CLOEXEC);
+    int kept[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
+    (void)fflush(stdout);
+    must(log >= 0 && dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0);
+    static const char *const requests[] = {
+        "GET /healthz HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cr3t\r\nConnection: "
+        "close\r\n\r\n",
+        "GET /s3cr3t HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        "s3cr3t\r\n\r\n",
+        "GET / HTTP/9.s3cr3t\r\nContent-Length: s3cr3t\r\n\r\n",
+    };
+    bool leaked = false;
+    for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
+        int fd = dial(AF_INET, httpd_port(d));
+        must(fd >= 0);
+        say(fd, requests[i]);
+        must(shutdown(fd, SHUT_WR) == 0);
+        _cleanup_(free_cstr)
+        char *reply = hear(fd);
+        leaked = leaked || strstr(reply, "s3cr3t") != NULL;
+    }
+    httpd_stop(d);
+    (void)fflush(stdout);
+    off_t written = lseek(log, 0, SEEK_END);
+    must(dup2(kept[0], STDOUT_FILENO) >= 0 && dup2(kept[1], STDERR_FILENO) >= 0);
+    (void)close(kept[0]);
+    (void)close(kept[1]);
+    (void)close(log);
+    assert_int_equal(written, 0);
+    assert_false(leaked);
 }
 
 static void nonsense_and_endless_headers_end_only_their_connection(void **state)
@@ -428,6 +594,10 @@ int main(void)
         cmocka_unit_test(a_body_that_nobody_wants_is_dropped),
         cmocka_unit_test(an_answer_beyond_the_limit_is_an_error),
         cmocka_unit_test(half_a_request_blocks_nobody),
+        cmocka_unit_test(one_address_cannot_take_all_connections),
+        cmocka_unit_test(replies_that_nobody_reads_are_bounded),
+        cmocka_unit_test(stopping_ends_those_who_wait),
+        cmocka_unit_test(nothing_of_a_request_is_logged),
         cmocka_unit_test(nonsense_and_endless_headers_end_only_their_connection),
         cmocka_unit_test(bad_addresses_are_refused_with_what_is_legal),
         cmocka_unit_test(a_taken_port_is_told),
