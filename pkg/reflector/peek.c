@@ -46,7 +46,8 @@ static size_t skip_value(const char *text, size_t len, size_t at)
     return len;
 }
 
-/* The place of the value of member name of the object that begins at text[at]; len if there is none. */
+/* The place of the value of member name of the object that begins at text[at]; len if there is
+ * none. */
 static size_t find_member(const char *text, size_t len, size_t at, const char *name)
 {
     size_t name_len = strlen(name);

@@ -4,8 +4,8 @@
  *    ^              |
  *    +--410, ERROR 410, an event beyond the limit
  *
- * Every failure backs off, and so does what looks healthy but would turn in a circle: a watch that ends at once without a word,
- * a 410 right after a LIST. */
+ * Every failure backs off, and so does what looks healthy but would turn in a circle: a watch that
+ * ends at once without a word, a 410 right after a LIST. */
 #include "reflector/reflector.h"
 
 #include <stdio.h>
@@ -21,15 +21,16 @@
 #include "reflector/peek.h"
 #include "watchframe/watchframe.h"
 
-#define LIST_TIMEOUT_MS     INT64_C(60000)
-#define SILENCE_MS          INT64_C(90000)  /* bookmarks come about each minute */
-#define WATCH_MIN_S         300             /* the server ends the watch after 5 to 10 min: replicas spread out */
-#define WATCH_SPREAD_S      300
-#define BACKOFF_FIRST_MS    INT64_C(800)
-#define BACKOFF_MAX_MS      INT64_C(30000)
-#define HEALTHY_MS          INT64_C(120000) /* after this long the back-off starts anew */
-#define SHORT_WATCH_MS      INT64_C(1000)   /* a watch that ends sooner does no good: asking again at once would be a storm */
-#define QUERY_BYTES_MAX     (64U << 10)     /* selectors and a continue token */
+#define LIST_TIMEOUT_MS  INT64_C(60000)
+#define SILENCE_MS       INT64_C(90000) /* bookmarks come about each minute */
+#define WATCH_MIN_S      300 /* the server ends the watch after 5 to 10 min: replicas spread out */
+#define WATCH_SPREAD_S   300
+#define BACKOFF_FIRST_MS INT64_C(800)
+#define BACKOFF_MAX_MS   INT64_C(30000)
+#define HEALTHY_MS       INT64_C(120000) /* after this long the back-off starts anew */
+#define SHORT_WATCH_MS   INT64_C(1000) /* after less of a watch or list, asking at once is a storm \
+                                        */
+#define QUERY_BYTES_MAX (64U << 10)    /* selectors and a continue token */
 
 struct reflector {
     struct reflector_options options;
@@ -83,7 +84,8 @@ static void set_resource_version(struct reflector *r, const char *version)
 
 /* ---- objects into snaps ---- */
 
-/* Half of an object is bookkeeping of other writers. The lock needs the time of belay's own entry, nothing else. */
+/* Half of an object is bookkeeping of other writers. The lock needs the time of belay's own entry,
+ * nothing else. */
 static void strip(json_t *object)
 {
     json_t *metadata = json_object_get(object, "metadata");
@@ -96,7 +98,8 @@ static void strip(json_t *object)
             (void)json_object_del(entry, "fieldsV1");
         }
     }
-    (void)json_object_del(json_object_get(metadata, "annotations"), "kubectl.kubernetes.io/last-applied-configuration");
+    (void)json_object_del(json_object_get(metadata, "annotations"),
+                          "kubectl.kubernetes.io/last-applied-configuration");
 }
 
 static char *key_of(const json_t *object)
@@ -128,9 +131,10 @@ static struct snap *snap_of(struct reflector *r, json_t *object, bool live)
     return s;
 }
 
-/* A snap of an object whose text cannot be parsed, or NULL if not even its name can be read. Where an event's object stands
- * inside the text is said by in_event. */
-static struct snap *bad_snap(struct reflector *r, const char *text, size_t len, const struct err *why, bool in_event)
+/* A snap of an object whose text cannot be parsed, or NULL if not even its name can be read. Where
+ * an event's object stands inside the text is said by in_event. */
+static struct snap *bad_snap(struct reflector *r, const char *text, size_t len,
+                             const struct err *why, bool in_event)
 {
     static const char *const paths[][3] = {{"object", "metadata", "namespace"},
                                            {"object", "metadata", "name"},
@@ -142,8 +146,8 @@ static struct snap *bad_snap(struct reflector *r, const char *text, size_t len, 
         found[i] = peek_str(text, len, paths[i] + skip, 3 - skip);
         found[i] = found[i] != NULL ? found[i] : xstrdup("");
     }
-    log_warn("reflector", "an object cannot be read, it is left out", LOG_S("of", r->options.name), LOG_S("ns", found[0]),
-             LOG_S("name", found[1]), LOG_S("err", why->msg));
+    log_warn("reflector", "an object cannot be read, it is left out", LOG_S("of", r->options.name),
+             LOG_S("ns", found[0]), LOG_S("name", found[1]), LOG_S("err", why->msg));
     struct snap *s = NULL;
     if (found[1][0] != '\0') {
         s = xcalloc(1, sizeof(*s));
@@ -163,7 +167,8 @@ static struct snap *bad_snap(struct reflector *r, const char *text, size_t len, 
 
 /* ---- changes ---- */
 
-static void tell(struct reflector *r, enum reflector_event event, struct snap *before, struct snap *after)
+static void tell(struct reflector *r, enum reflector_event event, struct snap *before,
+                 struct snap *after)
 {
     if (r->options.on_event != NULL) {
         r->options.on_event(r->options.ctx, event, before, after);
@@ -174,7 +179,8 @@ static void tell(struct reflector *r, enum reflector_event event, struct snap *b
 static void upsert(struct reflector *r, struct snap *s)
 {
     struct snap *known = cache_get(r->options.cache, s->key);
-    if (known != NULL && strcmp(known->resource_version, s->resource_version) == 0 && strcmp(known->uid, s->uid) == 0) {
+    if (known != NULL && strcmp(known->resource_version, s->resource_version) == 0 &&
+        strcmp(known->uid, s->uid) == 0) {
         /* The same version again (a relist): first sight stays what it was. */
         snap_unref(known);
         snap_unref(s);
@@ -210,7 +216,7 @@ static void drop(struct reflector *r, const char *key)
 struct listing {
     struct reflector *r;
     struct strmap seen; /* keys */
-    bool nameless;      /* an item could not even be told by name: what is missing may be that one */
+    bool nameless; /* an item could not even be told by name: what is missing may be that one */
 };
 
 static bool list_item(void *ctx, const char *item, size_t len)
@@ -245,7 +251,8 @@ static enum err_kind query_too_long(struct err *err)
 }
 
 /* One page. *cont is the continue token of the next one, "" at the end; owner: the caller. */
-static enum err_kind list_page(struct listing *l, bool paged, char **cont, char **version, struct err *err)
+static enum err_kind list_page(struct listing *l, bool paged, char **cont, char **version,
+                               struct err *err)
 {
     struct reflector *r = l->r;
     struct buf query = BUF_INIT(QUERY_BYTES_MAX);
@@ -255,16 +262,18 @@ static enum err_kind list_page(struct listing *l, bool paged, char **cont, char 
     if (paged) {
         buf_addf(&query, "%slimit=%d", query.len > 0 ? "&" : "", LIMIT_LIST_PAGE);
     }
-    struct kube_request req = {.method = "GET",
-                               .gvr = r->options.gvr,
-                               .ns = r->options.ns,
-                               .query = buf_str(&query),
-                               .accept = r->options.metadata_only ? KUBE_ACCEPT_METADATA_LIST : NULL,
-                               .deadline = mono_add_ms(clock_mono(r->options.clock), LIST_TIMEOUT_MS),
-                               .cancel = r->options.cancel,
-                               .raw_body = true};
+    struct kube_request req = {
+        .method = "GET",
+        .gvr = r->options.gvr,
+        .ns = r->options.ns,
+        .query = buf_str(&query),
+        .accept = r->options.metadata_only ? KUBE_ACCEPT_METADATA_LIST : NULL,
+        .deadline = mono_add_ms(clock_mono(r->options.clock), LIST_TIMEOUT_MS),
+        .cancel = r->options.cancel,
+        .raw_body = true};
     struct kube_reply reply = KUBE_REPLY_INIT;
-    enum err_kind kind = query.overflow ? query_too_long(err) : kube_do(r->options.kube, &req, &reply, err);
+    enum err_kind kind =
+        query.overflow ? query_too_long(err) : kube_do(r->options.kube, &req, &reply, err);
     buf_release(&query);
     if (kind) {
         return kind;
@@ -277,7 +286,8 @@ static enum err_kind list_page(struct listing *l, bool paged, char **cont, char 
     }
     heard(r);
     if (jsonx_str(rest, "metadata.resourceVersion", "")[0] == '\0') {
-        return err_set(err, ERR_INVALID, "the list has no resourceVersion, so nothing can be watched");
+        return err_set(err, ERR_INVALID,
+                       "the list has no resourceVersion, so nothing can be watched");
     }
     free(*cont);
     free(*version);
@@ -288,13 +298,15 @@ static enum err_kind list_page(struct listing *l, bool paged, char **cont, char 
 
 static enum err_kind list_pages(struct listing *l, char **version, struct err *err)
 {
-    _cleanup_(free_cstr) char *cont = xstrdup("");
+    _cleanup_(free_cstr)
+    char *cont = xstrdup("");
     bool paged = true;
     do {
         struct err why = ERR_INIT;
         enum err_kind kind = list_page(l, paged, &cont, version, &why);
         if (kind == ERR_GONE && cont[0] != '\0') {
-            /* The continue token has expired: what was read is no one state of the world. Once more, in one piece. */
+            /* The continue token has expired: what was read is no one state of the world. Once
+             * more, in one piece. */
             paged = false;
             free(cont);
             cont = xstrdup("");
@@ -313,7 +325,8 @@ static enum err_kind list_pages(struct listing *l, char **version, struct err *e
 static enum err_kind list_all(struct reflector *r, struct err *err)
 {
     struct listing l = {.r = r};
-    _cleanup_(free_cstr) char *version = NULL;
+    _cleanup_(free_cstr)
+    char *version = NULL;
     enum err_kind kind = list_pages(&l, &version, err);
     if (kind == ERR_NONE) {
         struct snap **known = NULL;
@@ -345,15 +358,18 @@ struct watching {
 static void on_error_event(struct watching *w, const json_t *status)
 {
     int64_t code = jsonx_int(status, "code", 0);
-    err_set(&w->err, code == 410 ? ERR_GONE : ERR_UNAVAILABLE, "watch: %s", jsonx_str(status, "message", "an ERROR event"));
+    err_set(&w->err, code == 410 ? ERR_GONE : ERR_UNAVAILABLE, "watch: %s",
+            jsonx_str(status, "message", "an ERROR event"));
     w->err.code = (int)code;
 }
 
-/* An event that does not parse: the object is noted as bad; where the watch stands is known from the next event. */
+/* An event that does not parse: the object is noted as bad; where the watch stands is known from
+ * the next event. */
 static void on_bad_line(struct watching *w, const char *line, size_t len, const struct err *why)
 {
     static const char *const path[] = {"type"};
-    _cleanup_(free_cstr) char *type = peek_str(line, len, path, 1);
+    _cleanup_(free_cstr)
+    char *type = peek_str(line, len, path, 1);
     struct snap *s = bad_snap(w->r, line, len, why, true);
     if (s != NULL && text_eq(type, "DELETED")) {
         drop(w->r, s->key);
@@ -379,8 +395,10 @@ static bool on_line(void *ctx, const char *line, size_t len)
         on_error_event(w, object);
         return false;
     }
-    if (r->options.metadata_only && strcmp(jsonx_str(object, "kind", ""), "PartialObjectMetadata") != 0) {
-        err_set(&w->err, ERR_INVALID, "watch: the server sends whole objects where metadata was asked for");
+    if (r->options.metadata_only &&
+        strcmp(jsonx_str(object, "kind", ""), "PartialObjectMetadata") != 0) {
+        err_set(&w->err, ERR_INVALID,
+                "watch: the server sends whole objects where metadata was asked for");
         return false;
     }
     if (strcmp(type, "BOOKMARK") != 0) {
@@ -420,7 +438,8 @@ static enum err_kind watch(struct reflector *r, struct err *err)
     add_query(&query, "labelSelector", r->options.label_selector);
     add_query(&query, "fieldSelector", r->options.field_selector);
     add_query(&query, "resourceVersion", r->resource_version);
-    buf_addf(&query, "%swatch=true&allowWatchBookmarks=true&timeoutSeconds=%d", query.len > 0 ? "&" : "",
+    buf_addf(&query, "%swatch=true&allowWatchBookmarks=true&timeoutSeconds=%d",
+             query.len > 0 ? "&" : "",
              WATCH_MIN_S + (int)rng_below(r->options.rng, WATCH_SPREAD_S));
     struct kube_request req = {.method = "GET",
                                .gvr = r->options.gvr,
@@ -434,7 +453,8 @@ static enum err_kind watch(struct reflector *r, struct err *err)
                                .ctx = &w};
     struct kube_reply reply = KUBE_REPLY_INIT;
     struct mono began = clock_mono(r->options.clock);
-    enum err_kind kind = query.overflow ? query_too_long(err) : kube_do(r->options.kube, &req, &reply, err);
+    enum err_kind kind =
+        query.overflow ? query_too_long(err) : kube_do(r->options.kube, &req, &reply, err);
     kube_reply_release(&reply);
     buf_release(&query);
     watchframe_release(&w.frames);
@@ -442,7 +462,8 @@ static enum err_kind watch(struct reflector *r, struct err *err)
         *err = w.err;
         return err->kind;
     }
-    if (kind == ERR_NONE && !w.heard && mono_diff_ms(clock_mono(r->options.clock), began) < SHORT_WATCH_MS) {
+    if (kind == ERR_NONE && !w.heard &&
+        mono_diff_ms(clock_mono(r->options.clock), began) < SHORT_WATCH_MS) {
         return err_set(err, ERR_UNAVAILABLE, "the watch ended at once, without a word");
     }
     return kind;
@@ -482,7 +503,8 @@ void reflector_run(struct reflector *r)
         }
         if (kind == ERR_GONE && listed) {
             set_resource_version(r, NULL);
-            log_info("reflector", "the watch's position is gone, listing afresh", LOG_S("of", r->options.name));
+            log_info("reflector", "the watch's position is gone, listing afresh",
+                     LOG_S("of", r->options.name));
             if (mono_diff_ms(clock_mono(r->options.clock), r->listed_at) >= SHORT_WATCH_MS) {
                 continue;
             }
@@ -492,7 +514,8 @@ void reflector_run(struct reflector *r)
             set_resource_version(r, NULL);
         }
         if (kind == ERR_TIMEOUT && listed) {
-            log_info("reflector", "the watch fell silent, watching anew", LOG_S("of", r->options.name));
+            log_info("reflector", "the watch fell silent, watching anew",
+                     LOG_S("of", r->options.name));
             continue;
         }
         back_off(r, &err);

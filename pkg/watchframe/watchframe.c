@@ -25,7 +25,8 @@ static bool is_blank(const char *line, size_t len)
 }
 
 enum err_kind watchframe_feed(struct watchframe *w, const char *bytes, size_t len,
-                              bool (*fn)(void *ctx, const char *line, size_t len), void *ctx, struct err *err)
+                              bool (*fn)(void *ctx, const char *line, size_t len), void *ctx,
+                              struct err *err)
 {
     while (len > 0) {
         const char *newline = memchr(bytes, '\n', len);
@@ -33,12 +34,14 @@ enum err_kind watchframe_feed(struct watchframe *w, const char *bytes, size_t le
         buf_add(&w->pending, bytes, take);
         if (w->pending.overflow) {
             buf_reset(&w->pending);
-            return err_set(err, ERR_LIMIT, "a watch event is larger than %u bytes", LIMIT_WATCH_LINE_BYTES);
+            return err_set(err, ERR_LIMIT, "a watch event is larger than %u bytes",
+                           LIMIT_WATCH_LINE_BYTES);
         }
         if (newline == NULL) {
             return ERR_NONE;
         }
-        bool go_on = is_blank(buf_str(&w->pending), w->pending.len) || fn(ctx, w->pending.data, w->pending.len);
+        bool go_on = is_blank(buf_str(&w->pending), w->pending.len) ||
+                     fn(ctx, w->pending.data, w->pending.len);
         buf_reset(&w->pending);
         if (!go_on) {
             return err_set(err, ERR_CANCELLED, "the reader of the watch stopped it");
