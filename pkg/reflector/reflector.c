@@ -28,9 +28,8 @@
 #define BACKOFF_FIRST_MS INT64_C(800)
 #define BACKOFF_MAX_MS   INT64_C(30000)
 #define HEALTHY_MS       INT64_C(120000) /* after this long the back-off starts anew */
-#define SHORT_WATCH_MS   INT64_C(1000) /* after less of a watch or list, asking at once is a storm \
-                                        */
-#define QUERY_BYTES_MAX (64U << 10)    /* selectors and a continue token */
+#define SHORT_WATCH_MS   INT64_C(1000)   /* asking at once after less would be a storm */
+#define QUERY_BYTES_MAX  (64U << 10)     /* selectors and a continue token */
 
 struct reflector {
     struct reflector_options options;
