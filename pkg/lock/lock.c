@@ -4,6 +4,7 @@
 #include "lock/lock_internal.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -121,6 +122,12 @@ void held_free(struct held *h)
     must(h->child == NULL);
     cond_broadcast(&l->changed);
     mtx_unlock(&l->lock);
+    if (h->lost) {
+        /* Told by the worker, when nothing waits for it any more: a log that nobody reads would otherwise stall the
+         * watchdog, which must never be late. */
+        log_warn("lock", "lock lost, what ran under it is stopped", LOG_S("ns", h->ns),
+                 LOG_S("name", h->name), LOG_I("epoch", h->epoch), LOG_S("why", h->lost_why));
+    }
     metrics_lock_held(l->options.metrics,
                       (double)mono_diff_ms(clock_mono(l->options.clock), h->acquired) / 1000.0);
     cancel_remove(l->options.stopping, &h->stop_waker);
@@ -152,9 +159,9 @@ void held_lose_locked(struct held *h, const char *why)
         return;
     }
     h->lost = true;
+    (void)snprintf(h->lost_why, sizeof(h->lost_why), "%s", why);
+    text_trim_utf8(h->lost_why);
     metrics_add(h->locks->options.metrics, METRICS_LOCK_LOST, 1);
-    log_warn("lock", "lock lost, what ran under it is stopped", LOG_S("ns", h->ns),
-             LOG_S("name", h->name), LOG_I("epoch", h->epoch), LOG_S("why", why));
     if (h->child != NULL) {
         h->interrupted = true;
         proc_signal(h->locks->options.proc, h->child, SIGKILL);

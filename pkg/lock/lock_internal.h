@@ -24,6 +24,7 @@ struct held {
     bool renew_now;         /* the stamp was behind the server's own Date */
     bool look_first;        /* the last renewal failed: read the object before the next */
     struct child *child;
+    char lost_why[256]; /* once lost */
     bool lost, unlocked, interrupted, soft_done;
     bool turn_taken;         /* somebody's write is on the wire */
     struct mono renew_after; /* after a failed renewal: not before */
