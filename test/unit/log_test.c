@@ -192,6 +192,79 @@ static void logfmt_quotes_what_needs_it(void **state)
     assert_string_equal(text, "ts=2026-12-01T12:00:00.250042Z level=info component=c msg=m\n");
 }
 
+/* A reader of logfmt as its libraries are: the value of name in a line, on the heap. It fails on
+ * anything that they would refuse or cut differently. */
+static char *logfmt_value(const char *line, const char *name)
+{
+    struct buf value = BUF_INIT(1U << 20);
+    bool found = false;
+    const char *p = line;
+    for (;;) {
+        size_t len = strcspn(p, " =\"\n");
+        must(len > 0 && p[len] == '=');
+        bool ours = len == strlen(name) && memcmp(p, name, len) == 0;
+        must(!ours || !found);
+        found = found || ours;
+        p += len + 1;
+        bool quoted = *p == '"';
+        p += quoted ? 1 : 0;
+        for (; quoted ? *p != '"' : *p != ' ' && *p != '\n'; p++) {
+            must((unsigned char)*p >= ' ' && (quoted || (*p != '"' && *p != '=')));
+            char c = *p;
+            if (quoted && c == '\\') {
+                p++;
+                must(*p == '\\' || *p == '"' || *p == 'n' || *p == 't');
+                c = *p == 'n' ? '\n' : *p == 't' ? '\t' : *p;
+            }
+            if (ours) {
+                buf_add_char(&value, c);
+            }
+        }
+        p += quoted ? 1 : 0;
+        if (*p == '\n') {
+            must(p[1] == '\0' && found);
+            return buf_take(&value);
+        }
+        must(*p == ' ');
+        p++;
+    }
+}
+
+static void any_bytes_are_logfmt(void **state)
+{
+    (void)state;
+    use(LOG_FORMAT_FMT, LOG_DEBUG, true);
+    uint64_t seed = 11;
+    for (int i = 1; i < 3000; i++) {
+        char bytes[24] = {0};
+        bytes[0] = i < 256 ? (char)i : 'x';
+        for (size_t k = 1; i >= 256 && k < sizeof(bytes) - 1; k++) {
+            seed = seed * 6364136223846793005U + 1442695040888963407U;
+            bytes[k] = (char)(seed >> 56);
+        }
+        log_ctx_set((const struct log_field[]){LOG_S("ctx", bytes)}, 1);
+        capture();
+        log_debug("c", bytes, LOG_S("field", bytes), LOG_I("n", -i));
+        _cleanup_(free_cstr)
+        char *text = captured();
+        _cleanup_(free_cstr)
+        char *want = text_clean(bytes, strlen(bytes), sizeof(bytes) + 4);
+        _cleanup_(free_cstr)
+        char *msg = logfmt_value(text, "msg");
+        _cleanup_(free_cstr)
+        char *field = logfmt_value(text, "field");
+        assert_string_equal(msg, want);
+        assert_string_equal(field, want);
+        /* A copy of the context's may have been cut, so half a character at its end goes. */
+        text_trim_utf8(bytes);
+        _cleanup_(free_cstr)
+        char *want_ctx = text_clean(bytes, strlen(bytes), sizeof(bytes) + 4);
+        _cleanup_(free_cstr)
+        char *ctx = logfmt_value(text, "ctx");
+        assert_string_equal(ctx, want_ctx);
+    }
+}
+
 /* ---- levels and fields ---- */
 
 static void lower_levels_are_not_written(void **state)
@@ -280,6 +353,7 @@ int main(void)
         cmocka_unit_test(any_bytes_are_json),
         cmocka_unit_test(long_lines_are_whole_lines),
         cmocka_unit_test(logfmt_quotes_what_needs_it),
+        cmocka_unit_test(any_bytes_are_logfmt),
         cmocka_unit_test(lower_levels_are_not_written),
         cmocka_unit_test(context_fields_are_replaced_bounded_and_cleared),
         cmocka_unit_test(context_is_each_threads_own),
