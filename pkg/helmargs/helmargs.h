@@ -14,10 +14,12 @@ struct helmargs_options {
     enum helm_verb verb;
     const struct hr_spec *spec;
     const char *helm_path;
-    const char *chart_path;  /* UPGRADE_INSTALL */
-    const char *description; /* UPGRADE_INSTALL: what helm notes in the record of a success; NULL = none */
-    int64_t revision;        /* ROLLBACK: target; 0 = the one before */
-    bool first_install;      /* no record exists: what applies to installs only (validation), or not to them (force) */
+    const char *chart_path; /* UPGRADE_INSTALL */
+    const char
+        *description; /* UPGRADE_INSTALL: what helm notes in the record of a success; NULL = none */
+    int64_t revision; /* ROLLBACK: target; 0 = the one before */
+    bool first_install; /* no record exists: what applies to installs only (validation), or not to
+                           them (force) */
     bool no_hooks, keep_history;
 };
 
@@ -26,8 +28,9 @@ struct helmargs {
     size_t count;
 };
 
-/* helm_path and chart_path are absolute. Never a secret and never values: those go by stdin ("-f -"). The release's name, then
- * chart or revision, come last, behind "--": no name can read as a flag. */
+/* helm_path and chart_path are absolute. Never a secret and never values: those go by stdin ("-f
+ * -"). The release's name, then chart or revision, come last, behind "--": no name can read as a
+ * flag. */
 void helmargs_build(const struct helmargs_options *options, struct helmargs *ret);
 void helmargs_release(struct helmargs *a);
 

@@ -1,9 +1,10 @@
-/* Helm's release records: Secrets "sh.helm.release.v1.NAME.vN" (type helm.sh/release.v1; labels owner=helm, name, status,
- * version). Metadata as belay watches it, and, rarely, the payload (base64 of base64 of gzip of JSON). Pure. Fuzzed.
+/* Helm's release records: Secrets "sh.helm.release.v1.NAME.vN" (type helm.sh/release.v1; labels
+ * owner=helm, name, status, version). Metadata as belay watches it, and, rarely, the payload
+ * (base64 of base64 of gzip of JSON). Pure. Fuzzed.
  *
- * Annotations that only belay writes (labels would be copied by a person's `helm upgrade`; annotations never are, and each
- * PUT of stock helm wipes them): present means that the last writer was belay (docs/lock.md 2). What a record says counts
- * only for its own revision. */
+ * Annotations that only belay writes (labels would be copied by a person's `helm upgrade`;
+ * annotations never are, and each PUT of stock helm wipes them): present means that the last writer
+ * was belay (docs/lock.md 2). What a record says counts only for its own revision. */
 #ifndef BELAY_HELMREC_HELMREC_H
 #define BELAY_HELMREC_HELMREC_H
 
@@ -34,33 +35,39 @@ enum helmrec_status {
 };
 const char *helmrec_status_name(enum helmrec_status s);
 enum helmrec_status helmrec_status_of(const char *word);
-bool helmrec_status_is_pending(enum helmrec_status s); /* the three pending ones, not uninstalling */
+bool helmrec_status_is_pending(
+    enum helmrec_status s); /* the three pending ones, not uninstalling */
 
 struct helmrec_meta {
     char *secret_name, *ns, *release, *uid, *resource_version;
-    int64_t revision; /* N, from the name; the label must agree */
+    int64_t revision;           /* N, from the name; the label must agree */
     enum helmrec_status status; /* from the label: only a copy of the payload's */
     char *digest; /* our annotations; "" / 0 if absent or if the revision annotation is not N */
     char *owner;
     char *owner_name; /* "namespace/name"; "" if absent */
     int64_t epoch;
-    int64_t changed_ns; /* newest server-stamped time: managedFields or creationTimestamp; INT64_MIN if none */
+    int64_t changed_ns; /* newest server-stamped time: managedFields or creationTimestamp; INT64_MIN
+                           if none */
 };
 /* From a PartialObjectMetadata (or a whole Secret). INVALID if it is no record. */
-enum err_kind helmrec_meta_parse(const json_t *object, struct helmrec_meta **ret, struct err *err) MUST_CHECK;
+enum err_kind helmrec_meta_parse(const json_t *object, struct helmrec_meta **ret,
+                                 struct err *err) MUST_CHECK;
 void helmrec_meta_free(struct helmrec_meta *m);
-/* "namespace/release" of a record by a look at its name and labels, on the heap; NULL if it is none. For cache indexes. */
+/* "namespace/release" of a record by a look at its name and labels, on the heap; NULL if it is
+ * none. For cache indexes. */
 char *helmrec_index(const json_t *object);
 
 struct helmrec_payload {
     enum helmrec_status status; /* info.status: the truth */
     int64_t revision;
-    char *description;          /* info.description: belay's own runs leave their claim here */
+    char *description; /* info.description: belay's own runs leave their claim here */
     char *chart_name, *chart_version;
-    json_t *config;             /* user-supplied values; {} if none */
+    json_t *config; /* user-supplied values; {} if none */
 };
-/* secret: the whole Secret object. LIMIT over LIMIT_RECORD_BYTES unpacked; INVALID if it cannot be read. */
-enum err_kind helmrec_payload_decode(const json_t *secret, struct helmrec_payload **ret, struct err *err) MUST_CHECK;
+/* secret: the whole Secret object. LIMIT over LIMIT_RECORD_BYTES unpacked; INVALID if it cannot be
+ * read. */
+enum err_kind helmrec_payload_decode(const json_t *secret, struct helmrec_payload **ret,
+                                     struct err *err) MUST_CHECK;
 void helmrec_payload_free(struct helmrec_payload *p);
 
 #endif

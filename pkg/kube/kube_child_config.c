@@ -22,8 +22,10 @@ static void put_str(json_t *object, const char *field, const char *value)
 static void put_pem(json_t *object, const char *field, const char *path, const char *data)
 {
     if (data != NULL) {
-        _cleanup_(free_cstr) char *data_field = xasprintf("%s-data", field);
-        _cleanup_(kube_wipe_ptr) char *packed = kube_base64_encode(data);
+        _cleanup_(free_cstr)
+        char *data_field = xasprintf("%s-data", field);
+        _cleanup_(kube_wipe_ptr)
+        char *packed = kube_base64_encode(data);
         put_str(object, data_field, packed);
     } else {
         put_str(object, field, path);
@@ -49,7 +51,8 @@ static enum err_kind user_of(struct kube_config *c, json_t *user, struct err *er
     if (c->token_file != NULL) {
         put_str(user, "tokenFile", c->token_file);
     } else {
-        _cleanup_(kube_wipe_ptr) char *token = NULL;
+        _cleanup_(kube_wipe_ptr)
+        char *token = NULL;
         enum err_kind kind = kube_config_token(c, &token, err);
         if (kind != ERR_NONE) {
             return kind;
@@ -84,7 +87,8 @@ static enum err_kind write_all(int fd, const char *text, const char *path, struc
 /* A file of that content is at path, or what was there before; never a part. */
 static enum err_kind write_file(const char *path, const char *text, struct err *err)
 {
-    _cleanup_(free_cstr) char *temp = xasprintf("%s.XXXXXX", path);
+    _cleanup_(free_cstr)
+    char *temp = xasprintf("%s.XXXXXX", path);
     int fd = mkostemp(temp, O_CLOEXEC); /* 0600 */
     if (fd < 0) {
         return err_set(err, ERR_UNAVAILABLE, "create %s: %s", temp, strerrordesc_np(errno));
@@ -116,7 +120,8 @@ enum err_kind kube_config_write_for_child(struct kube_config *c, const char *pat
         "belay", "cluster", cluster_of(c), "users", "name", "belay", "user", user, "contexts",
         "name", "belay", "context", "cluster", "belay", "user", "belay", "namespace", c->ns);
     must(root != NULL);
-    _cleanup_(kube_wipe_ptr) char *text = jsonx_dump(root);
+    _cleanup_(kube_wipe_ptr)
+    char *text = jsonx_dump(root);
     kind = write_file(path, text, err);
     return kind == ERR_NONE ? ERR_NONE : err_wrap(err, "kubeconfig for helm");
 }

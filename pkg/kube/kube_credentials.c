@@ -121,7 +121,8 @@ static char *basic_header(const struct kube_config *c)
 {
     _cleanup_(kube_wipe_ptr)
     char *pair = xasprintf("%s:%s", c->username, c->password != NULL ? c->password : "");
-    _cleanup_(kube_wipe_ptr) char *packed = kube_base64_encode(pair);
+    _cleanup_(kube_wipe_ptr)
+    char *packed = kube_base64_encode(pair);
     return xasprintf("Basic %s", packed);
 }
 

@@ -69,7 +69,8 @@ static char *find_program(const char *command, const char *dir)
         size_t len = strcspn(at, ":");
         /* Relative entries of PATH are skipped: Go refuses to run what they find. */
         if (len > 0 && at[0] == '/') {
-            _cleanup_(free_cstr) char *full = xasprintf("%.*s/%s", (int)len, at, command);
+            _cleanup_(free_cstr)
+            char *full = xasprintf("%.*s/%s", (int)len, at, command);
             if (access(full, X_OK) == 0) {
                 return take_ptr(&full);
             }
@@ -171,11 +172,13 @@ enum err_kind kube_exec_parse(const json_t *spec, const char *where, const char 
         return bad(where, "interactiveMode",
                    "must be Never or IfAvailable: there is no terminal here", err);
     }
-    _cleanup_(kube_exec_free_ptr) struct kube_exec *e = xcalloc(1, sizeof(*e));
+    _cleanup_(kube_exec_free_ptr)
+    struct kube_exec *e = xcalloc(1, sizeof(*e));
     e->api_version = xstrdup(version);
     e->provide_cluster_info = jsonx_bool(spec, "provideClusterInfo", false);
     e->install_hint = kube_dup(jsonx_str(spec, "installHint", NULL));
-    _cleanup_(free_cstr) char *program = find_program(command, dir);
+    _cleanup_(free_cstr)
+    char *program = find_program(command, dir);
     if (program == NULL || access(program, X_OK) != 0) {
         (void)bad(where, "command", "must be a program in PATH, or a path to one", err);
         if (e->install_hint != NULL) {
@@ -202,7 +205,8 @@ static char *exec_info(const struct kube_exec *e, const struct kube_config *c)
         json_t *cluster = json_pack("{s:s}", "server", c->server);
         json_t *spec = json_object_get(info, "spec");
         must(cluster != NULL && json_object_set_new(spec, "cluster", cluster) == 0);
-        _cleanup_(free_cstr) char *ca = c->ca_data != NULL ? kube_base64_encode(c->ca_data) : NULL;
+        _cleanup_(free_cstr)
+        char *ca = c->ca_data != NULL ? kube_base64_encode(c->ca_data) : NULL;
         if (ca != NULL) {
             must(json_object_set_new(cluster, "certificate-authority-data", json_string(ca)) == 0);
         }
@@ -214,7 +218,8 @@ static char *exec_info(const struct kube_exec *e, const struct kube_config *c)
             must(json_object_set_new(cluster, "insecure-skip-tls-verify", json_true()) == 0);
         }
     }
-    _cleanup_(free_cstr) char *text = jsonx_dump(info);
+    _cleanup_(free_cstr)
+    char *text = jsonx_dump(info);
     return xasprintf("KUBERNETES_EXEC_INFO=%s", text);
 }
 
@@ -225,7 +230,8 @@ static enum err_kind run(const struct kube_exec *e, const struct kube_config *c,
     while (e->envp[n] != NULL) {
         n++;
     }
-    _cleanup_(free_cstr) char *info = exec_info(e, c);
+    _cleanup_(free_cstr)
+    char *info = exec_info(e, c);
     char **envp = xcalloc(n + 2, sizeof(char *));
     memcpy(envp, e->envp, n * sizeof(char *));
     envp[n] = info;

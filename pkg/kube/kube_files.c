@@ -19,11 +19,13 @@ static inline void close_ptr(int *fd)
 
 enum err_kind kube_file_read(const char *path, char **ret, struct err *err)
 {
-    _cleanup_(close_ptr) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    _cleanup_(close_ptr)
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return err_set(err, ERR_UNAVAILABLE, "%s: %s", path, strerrordesc_np(errno));
     }
-    _cleanup_(buf_release) struct buf b = BUF_INIT(LIMIT_CREDENTIAL_BYTES);
+    _cleanup_(buf_release)
+    struct buf b = BUF_INIT(LIMIT_CREDENTIAL_BYTES);
     char chunk[4096];
     ssize_t n;
     while ((n = read(fd, chunk, sizeof(chunk))) != 0 && !b.overflow) {

@@ -48,7 +48,8 @@ enum err_kind kube_incluster_load(const char *service_account_dir, struct kube_c
             "mount the ServiceAccount's token (automountServiceAccountToken) or give --kubeconfig");
         return err->kind;
     }
-    _cleanup_(free_cstr) char *ns_file = kube_path_join(dir, "namespace");
+    _cleanup_(free_cstr)
+    char *ns_file = kube_path_join(dir, "namespace");
     char *ns = NULL;
     struct err ignored = ERR_INIT;
     if (kube_file_read(ns_file, &ns, &ignored) == ERR_NONE) {

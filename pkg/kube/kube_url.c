@@ -60,7 +60,8 @@ enum err_kind kube_url(const char *server, const struct kube_request *req, char 
                        struct err *err)
 {
     must((req->gvr == NULL) != (req->raw_path == NULL));
-    _cleanup_(buf_release) struct buf b = BUF_INIT(URL_BYTES_MAX);
+    _cleanup_(buf_release)
+    struct buf b = BUF_INIT(URL_BYTES_MAX);
     buf_add_str(&b, server);
     bool ok = true;
     if (req->raw_path != NULL) {

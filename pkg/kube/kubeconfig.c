@@ -49,9 +49,12 @@ static enum err_kind take_str(const json_t *object, const char *field, const str
 static enum err_kind take_pem(const json_t *object, const char *field, const struct place *at,
                               const char *dir, char **ret_path, char **ret_data, struct err *err)
 {
-    _cleanup_(free_cstr) char *data_field = xasprintf("%s-data", field);
-    _cleanup_(kube_wipe_ptr) char *data = NULL;
-    _cleanup_(free_cstr) char *path = NULL;
+    _cleanup_(free_cstr)
+    char *data_field = xasprintf("%s-data", field);
+    _cleanup_(kube_wipe_ptr)
+    char *data = NULL;
+    _cleanup_(free_cstr)
+    char *path = NULL;
     enum err_kind kind;
     if ((kind = take_str(object, data_field, at, &data, err)) != ERR_NONE ||
         (kind = take_str(object, field, at, &path, err)) != ERR_NONE) {
@@ -179,7 +182,8 @@ static enum err_kind check_user(const struct place *at, const struct kube_config
 static enum err_kind load_user(const json_t *user, const struct place *at, const char *dir,
                                struct kube_config *c, struct err *err)
 {
-    _cleanup_(free_cstr) char *token_file = NULL;
+    _cleanup_(free_cstr)
+    char *token_file = NULL;
     enum err_kind kind;
     if ((kind = refuse_foreign_identity(user, at, err)) != ERR_NONE ||
         (kind = take_str(user, "token", at, &c->token, err)) != ERR_NONE ||
@@ -205,7 +209,8 @@ static enum err_kind load_user(const json_t *user, const struct place *at, const
         c->username != NULL) {
         return ERR_NONE;
     }
-    _cleanup_(free_cstr) char *where = xasprintf("%s: %s.exec", at->file, at->what);
+    _cleanup_(free_cstr)
+    char *where = xasprintf("%s: %s.exec", at->file, at->what);
     return kube_exec_parse(exec, where, dir, &c->exec, err);
 }
 
@@ -224,10 +229,13 @@ static enum err_kind load_context(const json_t *root, const char *file, const ch
     if ((kind = find_entry(root, file, "contexts", "context", name, &context, err)) != ERR_NONE) {
         return kind;
     }
-    _cleanup_(free_cstr) char *context_what = xasprintf("contexts[%s].context", name);
+    _cleanup_(free_cstr)
+    char *context_what = xasprintf("contexts[%s].context", name);
     struct place at = {file, context_what};
-    _cleanup_(free_cstr) char *cluster_name = NULL;
-    _cleanup_(free_cstr) char *user_name = NULL;
+    _cleanup_(free_cstr)
+    char *cluster_name = NULL;
+    _cleanup_(free_cstr)
+    char *user_name = NULL;
     if ((kind = take_str(context, "cluster", &at, &cluster_name, err)) != ERR_NONE ||
         (kind = take_str(context, "user", &at, &user_name, err)) != ERR_NONE ||
         (kind = take_str(context, "namespace", &at, &c->ns, err)) != ERR_NONE) {
@@ -240,7 +248,8 @@ static enum err_kind load_context(const json_t *root, const char *file, const ch
         ERR_NONE) {
         return kind;
     }
-    _cleanup_(free_cstr) char *cluster_what = xasprintf("clusters[%s].cluster", cluster_name);
+    _cleanup_(free_cstr)
+    char *cluster_what = xasprintf("clusters[%s].cluster", cluster_name);
     if ((kind = load_cluster(cluster, &(struct place){file, cluster_what}, dir, c, err)) !=
         ERR_NONE) {
         return kind;
@@ -251,14 +260,16 @@ static enum err_kind load_context(const json_t *root, const char *file, const ch
     if ((kind = find_entry(root, file, "users", "user", user_name, &user, err)) != ERR_NONE) {
         return kind;
     }
-    _cleanup_(free_cstr) char *user_what = xasprintf("users[%s].user", user_name);
+    _cleanup_(free_cstr)
+    char *user_what = xasprintf("users[%s].user", user_name);
     return load_user(user, &(struct place){file, user_what}, dir, c, err);
 }
 
 static enum err_kind load_file(const char *path, const char *context, struct kube_config *c,
                                struct err *err)
 {
-    _cleanup_(kube_wipe_ptr) char *text = NULL;
+    _cleanup_(kube_wipe_ptr)
+    char *text = NULL;
     _cleanup_json_ json_t *root = NULL;
     if (kube_file_read(path, &text, err)) {
         return err_wrap(err, "kubeconfig");
@@ -273,7 +284,8 @@ static enum err_kind load_file(const char *path, const char *context, struct kub
     }
     c->origin = xstrdup(path);
     const char *slash = strrchr(path, '/');
-    _cleanup_(free_cstr) char *dir = slash == NULL   ? xstrdup(".")
+    _cleanup_(free_cstr)
+    char *dir = slash == NULL   ? xstrdup(".")
                 : slash == path ? xstrdup("/")
                                 : xstrndup(path, (size_t)(slash - path));
     enum err_kind kind = load_context(root, path, dir, context, c, err);
@@ -290,7 +302,8 @@ static char *file_of_environment(void)
     }
     for (const char *at = list; *at != '\0';) {
         size_t len = strcspn(at, ":");
-        _cleanup_(free_cstr) char *path = xstrndup(at, len);
+        _cleanup_(free_cstr)
+        char *path = xstrndup(at, len);
         if (len > 0 && access(path, F_OK) == 0) {
             return take_ptr(&path);
         }
@@ -305,7 +318,8 @@ static enum err_kind find_and_load(const struct kube_config_options *o, struct k
     if (o->path != NULL && o->path[0] != '\0') {
         return load_file(o->path, o->context, c, err);
     }
-    _cleanup_(free_cstr) char *from_env = file_of_environment();
+    _cleanup_(free_cstr)
+    char *from_env = file_of_environment();
     if (from_env != NULL && from_env[0] == '\0') {
         /* Going on to another identity than the one that was named would be a surprise. */
         return err_set(err, ERR_INVALID, "KUBECONFIG names no file that exists");
@@ -322,7 +336,8 @@ static enum err_kind find_and_load(const struct kube_config_options *o, struct k
                        "no way to the API server: not in a cluster, and KUBECONFIG, HOME and "
                        "--kubeconfig are not set");
     }
-    _cleanup_(free_cstr) char *path = xasprintf("%s/.kube/config", home);
+    _cleanup_(free_cstr)
+    char *path = xasprintf("%s/.kube/config", home);
     return load_file(path, o->context, c, err);
 }
 

@@ -123,8 +123,8 @@ void held_free(struct held *h)
     cond_broadcast(&l->changed);
     mtx_unlock(&l->lock);
     if (h->lost) {
-        /* Told by the worker, when nothing waits for it any more: a log that nobody reads would otherwise stall the
-         * watchdog, which must never be late. */
+        /* Told by the worker, when nothing waits for it any more: a log that nobody reads would
+         * otherwise stall the watchdog, which must never be late. */
         log_warn("lock", "lock lost, what ran under it is stopped", LOG_S("ns", h->ns),
                  LOG_S("name", h->name), LOG_I("epoch", h->epoch), LOG_S("why", h->lost_why));
     }

@@ -26,7 +26,9 @@ struct pod_socket *pod_socket_new(const char *uid)
     s->fd = -1;
     s->addr.sun_family = AF_UNIX;
     /* A leading NUL makes the name abstract; its length is part of it. */
-    int len = uid != NULL && uid[0] != '\0' ? snprintf(s->addr.sun_path + 1, sizeof(s->addr.sun_path) - 1, "belay/%s", uid) : 0;
+    int len = uid != NULL && uid[0] != '\0'
+                  ? snprintf(s->addr.sun_path + 1, sizeof(s->addr.sun_path) - 1, "belay/%s", uid)
+                  : 0;
     if (len <= 0 || (size_t)len >= sizeof(s->addr.sun_path) - 1) {
         return s;
     }

@@ -246,7 +246,8 @@ static void set_server_name(struct call *c)
     bool v6 = strchr(c->url.host, ':') != NULL;
     _cleanup_(free_cstr)
     char *address = xasprintf("%s%s%s:%s", v6 ? "[" : "", c->url.host, v6 ? "]" : "", c->url.port);
-    _cleanup_(free_cstr) char *rule = xasprintf("::%s", address);
+    _cleanup_(free_cstr)
+    char *rule = xasprintf("::%s", address);
     c->connect_to = curl_slist_append(NULL, rule);
     must(c->connect_to != NULL);
     CURLU *u = curl_url();

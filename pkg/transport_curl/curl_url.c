@@ -30,8 +30,10 @@ static char *without_brackets(char *host)
 
 static char *take_userinfo(CURLU *u)
 {
-    _cleanup_(free_cstr) char *user = url_part(u, CURLUPART_USER, CURLU_URLDECODE);
-    _cleanup_(free_cstr) char *password = url_part(u, CURLUPART_PASSWORD, CURLU_URLDECODE);
+    _cleanup_(free_cstr)
+    char *user = url_part(u, CURLUPART_USER, CURLU_URLDECODE);
+    _cleanup_(free_cstr)
+    char *password = url_part(u, CURLUPART_PASSWORD, CURLU_URLDECODE);
     bool any = user != NULL || password != NULL;
     (void)curl_url_set(u, CURLUPART_USER, NULL, 0);
     (void)curl_url_set(u, CURLUPART_PASSWORD, NULL, 0);

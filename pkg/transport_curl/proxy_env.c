@@ -60,7 +60,8 @@ static bool match_cidr(const char *entry, const struct ip *host, bool *ret_match
     if (slash == NULL) {
         return false;
     }
-    _cleanup_(free_cstr) char *net_text = xstrndup(entry, (size_t)(slash - entry));
+    _cleanup_(free_cstr)
+    char *net_text = xstrndup(entry, (size_t)(slash - entry));
     struct ip net;
     int64_t bits;
     if (!ip_parse(net_text, &net) || !text_to_int64(slash + 1, 0, net.is_v4 ? 32 : 128, &bits)) {
@@ -147,7 +148,8 @@ bool proxy_env_is_exempt(const char *no_proxy, const char *host, const char *por
         while (trimmed > 0 && isspace((unsigned char)start[trimmed - 1])) {
             trimmed--;
         }
-        _cleanup_(free_cstr) char *entry = xstrndup(start, trimmed);
+        _cleanup_(free_cstr)
+        char *entry = xstrndup(start, trimmed);
         if (strcmp(entry, "*") == 0 || (trimmed > 0 && match_entry(entry, host, host_ip, port))) {
             return true;
         }

@@ -1,4 +1,5 @@
-/* The same bytes in one piece and in many give the same lines. The first byte says how they are cut. */
+/* The same bytes in one piece and in many give the same lines. The first byte says how they are
+ * cut. */
 #include <stdint.h>
 #include <string.h>
 

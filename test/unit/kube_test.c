@@ -135,14 +135,16 @@ struct fixture {
 
 static void put_file(const struct fixture *f, const char *name, const char *text)
 {
-    _cleanup_(free_cstr) char *path = xasprintf("%s/%s", f->dir, name);
+    _cleanup_(free_cstr)
+    char *path = xasprintf("%s/%s", f->dir, name);
     FILE *file = fopen(path, "we");
     must(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
 static void drop_file(const struct fixture *f, const char *name)
 {
-    _cleanup_(free_cstr) char *path = xasprintf("%s/%s", f->dir, name);
+    _cleanup_(free_cstr)
+    char *path = xasprintf("%s/%s", f->dir, name);
     (void)unlink(path);
 }
 
@@ -250,7 +252,8 @@ static void urls_address_what_is_meant(void **state)
         struct err err = ERR_INIT;
         assert_int_equal(kube_do(f->kube, &req, &reply, &err), ERR_NONE);
         kube_reply_release(&reply);
-        _cleanup_(free_cstr) char *line = xasprintf("GET https://[fd00::1]:6443%s\n", rows[i].path);
+        _cleanup_(free_cstr)
+        char *line = xasprintf("GET https://[fd00::1]:6443%s\n", rows[i].path);
         if (!text_has_prefix(f->script.seen[0], line)) {
             fail_msg("%s: %s", rows[i].name, f->script.seen[0]);
         }
@@ -345,7 +348,8 @@ static void every_status_has_its_kind(void **state)
         char *body = xasprintf("{\"kind\":\"Status\",\"status\":\"Failure\",\"message\":\"why "
                                "%zu\",\"reason\":\"%s\"}",
                                i, rows[i].reason);
-        _cleanup_(free_cstr) char *why = xasprintf("why %zu", i);
+        _cleanup_(free_cstr)
+        char *why = xasprintf("why %zu", i);
         for (size_t m = 0; m < 5; m++) {
             struct answer answers[] = {{.status = rows[i].status, .body = body}};
             will_answer(f, answers, 1);
@@ -570,8 +574,10 @@ static void token_is_read_afresh_and_the_request_tried_once_more_on_401(void **s
     static const char *const methods[] = {"GET", "PATCH"};
     for (int i = 0; i < 2; i++) {
         will_answer(f, answers, 2);
-        _cleanup_(free_cstr) char *before = xasprintf("before%d", i);
-        _cleanup_(free_cstr) char *after = xasprintf("after%d", i);
+        _cleanup_(free_cstr)
+        char *before = xasprintf("before%d", i);
+        _cleanup_(free_cstr)
+        char *after = xasprintf("after%d", i);
         put_file(f, "token", before);
         f->clock.now = mono_add_ms(f->clock.now, 60000);
         struct kube_request req = get_request("n");

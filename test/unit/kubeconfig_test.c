@@ -150,7 +150,8 @@ static int teardown(void **state)
     static const char *const files[] = {".kube/config", ".kube",     "config", "second", "token",
                                         "ca.crt",       "namespace", "child",  "plugin"};
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-        _cleanup_(free_cstr) char *path = xasprintf("%s/%s", f->dir, files[i]);
+        _cleanup_(free_cstr)
+        char *path = xasprintf("%s/%s", f->dir, files[i]);
         (void)remove(path);
     }
     assert_int_equal(rmdir(f->dir), 0); /* nothing else was left behind */
@@ -167,7 +168,8 @@ static char *path_of(const struct fixture *f, const char *name)
 
 static void put_file(const struct fixture *f, const char *name, const char *text)
 {
-    _cleanup_(free_cstr) char *path = path_of(f, name);
+    _cleanup_(free_cstr)
+    char *path = path_of(f, name);
     FILE *file = fopen(path, "we");
     must(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
 }
@@ -176,7 +178,8 @@ static void put_file(const struct fixture *f, const char *name, const char *text
 static enum err_kind load(struct fixture *f, const char *context, struct kube_config **ret,
                           struct err *err)
 {
-    _cleanup_(free_cstr) char *path = path_of(f, "config");
+    _cleanup_(free_cstr)
+    char *path = path_of(f, "config");
     struct kube_config_options o = {
         .path = path, .context = context, .proc = &f->proc.base, .clock = &f->clock.base};
     return kube_config_load(&o, ret, err);
@@ -246,9 +249,12 @@ static void file_is_read_with_paths_relative_to_it(void **state)
     assert_int_equal(load(f, NULL, &c, &err), ERR_NONE);
     struct kube_tls tls;
     kube_config_tls(c, &tls);
-    _cleanup_(free_cstr) char *ca = path_of(f, "pki/ca.crt");
-    _cleanup_(free_cstr) char *key = path_of(f, "bob.key");
-    _cleanup_(free_cstr) char *origin = path_of(f, "config");
+    _cleanup_(free_cstr)
+    char *ca = path_of(f, "pki/ca.crt");
+    _cleanup_(free_cstr)
+    char *key = path_of(f, "bob.key");
+    _cleanup_(free_cstr)
+    char *origin = path_of(f, "config");
     assert_string_equal(c->server, "https://api.test:6443/k8s/clusters/x");
     assert_string_equal(tls.ca_file, ca);
     assert_string_equal(tls.cert_file, "/abs/bob.crt");
@@ -259,7 +265,8 @@ static void file_is_read_with_paths_relative_to_it(void **state)
     assert_false(tls.insecure);
     assert_string_equal(kube_config_namespace(c), "apps");
     assert_string_equal(kube_config_origin(c), origin);
-    _cleanup_(free_cstr) char *header = header_of(c);
+    _cleanup_(free_cstr)
+    char *header = header_of(c);
     assert_string_equal(header, "Bearer s3cr3t");
     kube_config_free(c);
 }
@@ -273,7 +280,8 @@ static void context_can_be_chosen_and_plain_http_gets_no_credentials(void **stat
     assert_int_equal(load(f, "dev", &c, &err), ERR_NONE);
     assert_string_equal(c->server, "http://127.0.0.1:8001");
     assert_string_equal(kube_config_namespace(c), "default");
-    _cleanup_(free_cstr) char *header = header_of(c);
+    _cleanup_(free_cstr)
+    char *header = header_of(c);
     assert_string_equal(header, "");
     kube_config_free(c);
     assert_int_equal(load(f, "missing", &c, &err), ERR_INVALID);
@@ -300,14 +308,16 @@ static void every_kind_of_user_is_understood(void **state)
     };
     put_file(f, "token", "from-file\n");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        _cleanup_(free_cstr) char *text = config_of("{\"server\": \"https://h\"}", rows[i].user);
+        _cleanup_(free_cstr)
+        char *text = config_of("{\"server\": \"https://h\"}", rows[i].user);
         put_file(f, "config", text);
         struct kube_config *c = NULL;
         struct err err = ERR_INIT;
         if (load(f, NULL, &c, &err) != ERR_NONE) {
             fail_msg("%s: %s", rows[i].name, err.msg);
         }
-        _cleanup_(free_cstr) char *header = header_of(c);
+        _cleanup_(free_cstr)
+        char *header = header_of(c);
         if (strcmp(header, rows[i].header) != 0) {
             fail_msg("%s: %s", rows[i].name, header);
         }
@@ -406,7 +416,8 @@ static void what_is_wrong_is_named(void **state)
 {
     struct fixture *f = *state;
     for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
-        _cleanup_(free_cstr) char *text = config_of(WRONG[i].cluster, WRONG[i].user);
+        _cleanup_(free_cstr)
+        char *text = config_of(WRONG[i].cluster, WRONG[i].user);
         put_file(f, "config", text);
         struct kube_config *c = NULL;
         struct err err = ERR_INIT;
@@ -440,7 +451,8 @@ static void documents_that_are_no_kubeconfig_are_refused(void **state)
             fail_msg("row %zu was taken", i);
         }
     }
-    _cleanup_(free_cstr) char *path = path_of(f, "config");
+    _cleanup_(free_cstr)
+    char *path = path_of(f, "config");
     (void)unlink(path);
     struct kube_config *c = NULL;
     struct err err = ERR_INIT;
@@ -454,18 +466,22 @@ static void search_goes_from_flag_to_variable_to_pod_to_home(void **state)
 {
     struct fixture *f = *state;
     static const char *const hosts[] = {"https://flag", "https://variable", "https://home"};
-    _cleanup_(free_cstr) char *dot_kube = path_of(f, ".kube");
+    _cleanup_(free_cstr)
+    char *dot_kube = path_of(f, ".kube");
     must(mkdir(dot_kube, 0700) == 0);
     static const char *const names[] = {"config", "second", ".kube/config"};
     for (size_t i = 0; i < 3; i++) {
-        _cleanup_(free_cstr) char *cluster = xasprintf("{\"server\": \"%s\"}", hosts[i]);
-        _cleanup_(free_cstr) char *text = config_of(cluster, "{}");
+        _cleanup_(free_cstr)
+        char *cluster = xasprintf("{\"server\": \"%s\"}", hosts[i]);
+        _cleanup_(free_cstr)
+        char *text = config_of(cluster, "{}");
         put_file(f, names[i], text);
     }
     put_file(f, "token", "t");
     put_file(f, "ca.crt", "");
     put_file(f, "namespace", "pod-ns\n");
-    _cleanup_(free_cstr) char *flag = path_of(f, "config");
+    _cleanup_(free_cstr)
+    char *flag = path_of(f, "config");
     _cleanup_(free_cstr)
     char *list = xasprintf("/no/such/file::%s/second:%s/config", f->dir, f->dir);
     static const struct {
@@ -545,13 +561,15 @@ static void pod_addresses_become_urls(void **state)
 static struct kube_config *load_with_plugin(struct fixture *f, const char *more)
 {
     put_file(f, "plugin", "#!/bin/sh\n");
-    _cleanup_(free_cstr) char *plugin = path_of(f, "plugin");
+    _cleanup_(free_cstr)
+    char *plugin = path_of(f, "plugin");
     must(chmod(plugin, 0700) == 0);
     _cleanup_(free_cstr)
     char *user = xasprintf("{\"exec\": {\"apiVersion\": \"client.authentication.k8s.io/v1\", "
                            "\"command\": \"./plugin\"%s}}",
                            more);
-    _cleanup_(free_cstr) char *text = config_of(
+    _cleanup_(free_cstr)
+    char *text = config_of(
         "{\"server\": \"https://h\", \"certificate-authority-data\": \"" PEM_X "\"}", user);
     put_file(f, "config", text);
     struct kube_config *c = NULL;
@@ -574,9 +592,11 @@ static void plugin_is_told_what_it_needs(void **state)
         f, ", \"args\": [\"get\", \"token\"], \"env\": [{\"name\": \"BELAY_TEST_A\", "
            "\"value\": \"theirs\"}], \"provideClusterInfo\": true");
     f->proc.out = CREDENTIAL("\"token\":\"t\"");
-    _cleanup_(free_cstr) char *header = header_of(c);
+    _cleanup_(free_cstr)
+    char *header = header_of(c);
     assert_string_equal(header, "Bearer t");
-    _cleanup_(free_cstr) char *argv = xasprintf("%s/./plugin get token ", f->dir);
+    _cleanup_(free_cstr)
+    char *argv = xasprintf("%s/./plugin get token ", f->dir);
     assert_string_equal(f->proc.argv, argv);
     assert_int_equal(f->proc.deadline_ms, 30000);
     assert_non_null(strstr(f->proc.envp, "BELAY_TEST_A=theirs\n"));
@@ -620,7 +640,8 @@ static void plugin_runs_again_when_its_answer_expired_or_was_rejected(void **sta
             kube_config_reject(c, (uint64_t)f->proc.runs);
             kube_config_reject(c, 1); /* an old one says nothing */
         }
-        _cleanup_(free_cstr) char *header = header_of(c);
+        _cleanup_(free_cstr)
+        char *header = header_of(c);
         if (f->proc.runs != rows[i].runs || strcmp(header, "Bearer t") != 0) {
             fail_msg("%s: %d runs, %s", rows[i].name, f->proc.runs, header);
         }
@@ -674,7 +695,8 @@ static void plugin_certificates_are_handed_on(void **state)
     kube_config_on_client_cert(c, see_cert, &seen);
     f->proc.out = CREDENTIAL("\"clientCertificateData\":\"cert\",\"clientKeyData\":\"key\"");
     for (int i = 0; i < 2; i++) {
-        _cleanup_(free_cstr) char *header = header_of(c);
+        _cleanup_(free_cstr)
+        char *header = header_of(c);
         assert_string_equal(header, "");
     }
     assert_int_equal(seen.calls, 1);
@@ -716,7 +738,8 @@ static void plugin_that_fails_says_so_without_secrets(void **state)
                                               .timed_out = rows[i].timed_out};
         f->proc.out = rows[i].out;
         f->proc.err = rows[i].err;
-        _cleanup_(free_cstr) char *header = header_of(c);
+        _cleanup_(free_cstr)
+        char *header = header_of(c);
         if (strstr(header, rows[i].says) == NULL || strstr(header, "s3cr3t") != NULL ||
             strstr(header, "/plugin") == NULL) {
             fail_msg("%s: %s", rows[i].name, header);
@@ -730,7 +753,8 @@ static void plugin_that_fails_says_so_without_secrets(void **state)
 
 static json_t *child_file(struct fixture *f, struct kube_config *c)
 {
-    _cleanup_(free_cstr) char *path = path_of(f, "child");
+    _cleanup_(free_cstr)
+    char *path = path_of(f, "child");
     struct err err = ERR_INIT;
     for (int i = 0; i < 2; i++) { /* over an old one, too */
         if (kube_config_write_for_child(c, path, &err) != ERR_NONE) {
@@ -740,7 +764,8 @@ static json_t *child_file(struct fixture *f, struct kube_config *c)
     struct stat st;
     must(stat(path, &st) == 0);
     assert_int_equal(st.st_mode & 0777, 0600);
-    _cleanup_(free_cstr) char *text = NULL;
+    _cleanup_(free_cstr)
+    char *text = NULL;
     json_t *root = NULL;
     must(kube_file_read(path, &text, &err) == ERR_NONE);
     must(jsonx_parse(text, strlen(text), &root, &err) == ERR_NONE);
@@ -762,8 +787,10 @@ static void child_gets_the_same_server_and_credentials(void **state)
     _cleanup_json_ json_t *root = child_file(f, c);
     const json_t *cluster = first(root, "clusters", "cluster");
     const json_t *user = first(root, "users", "user");
-    _cleanup_(free_cstr) char *ca = path_of(f, "pki/ca.crt");
-    _cleanup_(free_cstr) char *key = path_of(f, "bob.key");
+    _cleanup_(free_cstr)
+    char *ca = path_of(f, "pki/ca.crt");
+    _cleanup_(free_cstr)
+    char *key = path_of(f, "bob.key");
     assert_string_equal(jsonx_str(cluster, "server", ""), "https://api.test:6443/k8s/clusters/x");
     assert_string_equal(jsonx_str(cluster, "certificate-authority", ""), ca);
     assert_string_equal(jsonx_str(cluster, "tls-server-name", ""), "kubernetes");
@@ -774,10 +801,12 @@ static void child_gets_the_same_server_and_credentials(void **state)
     assert_string_equal(jsonx_str(first(root, "contexts", "context"), "namespace", ""), "apps");
     kube_config_free(c);
     /* What we wrote, we read. */
-    _cleanup_(free_cstr) char *path = path_of(f, "child");
+    _cleanup_(free_cstr)
+    char *path = path_of(f, "child");
     struct kube_config_options o = {.path = path, .clock = &f->clock.base};
     assert_int_equal(kube_config_load(&o, &c, &err), ERR_NONE);
-    _cleanup_(free_cstr) char *header = header_of(c);
+    _cleanup_(free_cstr)
+    char *header = header_of(c);
     assert_string_equal(header, "Bearer s3cr3t");
     kube_config_free(c);
 }
@@ -794,7 +823,8 @@ static void child_gets_a_rotating_token_as_a_file(void **state)
     struct err err = ERR_INIT;
     assert_int_equal(kube_config_load(&o, &c, &err), ERR_NONE);
     _cleanup_json_ json_t *root = child_file(f, c);
-    _cleanup_(free_cstr) char *token = path_of(f, "token");
+    _cleanup_(free_cstr)
+    char *token = path_of(f, "token");
     const json_t *user = first(root, "users", "user");
     assert_string_equal(jsonx_str(user, "tokenFile", ""), token);
     assert_null(json_object_get(user, "token"));

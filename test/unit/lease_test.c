@@ -26,7 +26,8 @@ static void every_legal_lease_leaves_time_to_renew_and_stop(void **state)
         assert_true(mono_before(d.renew, d.soft));
         assert_true(mono_before(d.soft, d.hard));
         assert_true(mono_diff_ms(d.hard, (struct mono){SEC}) < ms);
-        /* A renewal that just missed a round waits for that one's slowest reply, and then for its own. */
+        /* A renewal that just missed a round waits for that one's slowest reply, and then for its
+         * own. */
         int64_t worst_ms = lease_renew_ms(ms) - lease_early_ms(ms) + 2 * lease_request_ms(ms);
         assert_true(mono_before(mono_add_ms((struct mono){SEC}, worst_ms), d.soft));
         assert_true(lease_early_ms(ms) >= 0 && lease_early_ms(ms) < lease_renew_ms(ms));
@@ -52,25 +53,38 @@ static const struct row rows[] = {
     {"failed is free", HR_FALSE, OTHER, 30, 0, true, 0, 0, 0, 0, LEASE_FREE, 0, 0},
     {"no condition is free", HR_ABSENT, OTHER, 30, 0, true, 0, 0, 0, 0, LEASE_FREE, 0, 0},
     {"our own name", HR_UNKNOWN, SELF, 30, 0, true, 0, 0, 0, 0, LEASE_OURS, 0, 0},
-    {"another incarnation of our pod is another", HR_UNKNOWN, "pod-a/uid-a/cccc", 30, 0, true, 0, 0, 0, 0, LEASE_WAIT, 32, 32},
-    {"seen live: a lease and the guard", HR_UNKNOWN, OTHER, 30, 31.9, true, 0, 0, 0, 0, LEASE_WAIT, 0.09, 0.11},
-    {"seen live: expired after lease and guard", HR_UNKNOWN, OTHER, 30, 32, true, 0, 0, 0, 0, LEASE_EXPIRED, 0, 0},
-    {"seen live: a server clock far ahead changes nothing", HR_UNKNOWN, OTHER, 30, 15, true, 3600, 3601, 0, 0, LEASE_WAIT, 17, 17},
-    {"listed: expired by the server's clock, but not yet stood still", HR_UNKNOWN, OTHER, 30, 5, false, 3600, 3601, 0, 0,
-     LEASE_WAIT, 7, 7},
-    {"listed: expired, and stood for a third and the guard", HR_UNKNOWN, OTHER, 30, 12, false, 3600, 3601, 0, 0,
+    {"another incarnation of our pod is another", HR_UNKNOWN, "pod-a/uid-a/cccc", 30, 0, true, 0, 0,
+     0, 0, LEASE_WAIT, 32, 32},
+    {"seen live: a lease and the guard", HR_UNKNOWN, OTHER, 30, 31.9, true, 0, 0, 0, 0, LEASE_WAIT,
+     0.09, 0.11},
+    {"seen live: expired after lease and guard", HR_UNKNOWN, OTHER, 30, 32, true, 0, 0, 0, 0,
      LEASE_EXPIRED, 0, 0},
-    {"listed: the earliest possible time counts", HR_UNKNOWN, OTHER, 30, 12, false, 31.5, 40, 0, 0, LEASE_WAIT, 0.4, 0.6},
-    {"listed: the server's own stamp counts if it is later", HR_UNKNOWN, OTHER, 30, 12, false, 3600, 3601, -7200, 3599,
-     LEASE_WAIT, 20, 20},
-    {"listed: a stamp far ahead is counted from first sight", HR_UNKNOWN, OTHER, 30, 31, false, 0.5, 1, 600, 600, LEASE_WAIT, 1, 1},
-    {"listed: a stamp far ahead holds no lock for ever", HR_UNKNOWN, OTHER, 30, 32, false, 0.5, 1, 600, 600, LEASE_EXPIRED, 0, 0},
-    {"listed: no server time yet, so a whole lease", HR_UNKNOWN, OTHER, 30, 31, false, 0, 0, 0, 0, LEASE_WAIT, 1, 1},
-    {"the holder's promise counts, not ours", HR_UNKNOWN, OTHER, 300, 32, true, 0, 0, 0, 0, LEASE_WAIT, 270, 270},
-    {"without a promise our own lease counts", HR_UNKNOWN, OTHER, 0, 59, true, 0, 0, 0, 0, LEASE_WAIT, 3, 3},
-    {"a promise over an hour counts as an hour", HR_UNKNOWN, OTHER, 360000, 3602, true, 0, 0, 0, 0, LEASE_EXPIRED, 0, 0},
-    {"a short lease has a short guard", HR_UNKNOWN, OTHER, 5, 6, true, 0, 0, 0, 0, LEASE_EXPIRED, 0, 0},
-    {"a short lease 1 ms before", HR_UNKNOWN, OTHER, 5, 5.999, true, 0, 0, 0, 0, LEASE_WAIT, 0.0005, 0.0015},
+    {"seen live: a server clock far ahead changes nothing", HR_UNKNOWN, OTHER, 30, 15, true, 3600,
+     3601, 0, 0, LEASE_WAIT, 17, 17},
+    {"listed: expired by the server's clock, but not yet stood still", HR_UNKNOWN, OTHER, 30, 5,
+     false, 3600, 3601, 0, 0, LEASE_WAIT, 7, 7},
+    {"listed: expired, and stood for a third and the guard", HR_UNKNOWN, OTHER, 30, 12, false, 3600,
+     3601, 0, 0, LEASE_EXPIRED, 0, 0},
+    {"listed: the earliest possible time counts", HR_UNKNOWN, OTHER, 30, 12, false, 31.5, 40, 0, 0,
+     LEASE_WAIT, 0.4, 0.6},
+    {"listed: the server's own stamp counts if it is later", HR_UNKNOWN, OTHER, 30, 12, false, 3600,
+     3601, -7200, 3599, LEASE_WAIT, 20, 20},
+    {"listed: a stamp far ahead is counted from first sight", HR_UNKNOWN, OTHER, 30, 31, false, 0.5,
+     1, 600, 600, LEASE_WAIT, 1, 1},
+    {"listed: a stamp far ahead holds no lock for ever", HR_UNKNOWN, OTHER, 30, 32, false, 0.5, 1,
+     600, 600, LEASE_EXPIRED, 0, 0},
+    {"listed: no server time yet, so a whole lease", HR_UNKNOWN, OTHER, 30, 31, false, 0, 0, 0, 0,
+     LEASE_WAIT, 1, 1},
+    {"the holder's promise counts, not ours", HR_UNKNOWN, OTHER, 300, 32, true, 0, 0, 0, 0,
+     LEASE_WAIT, 270, 270},
+    {"without a promise our own lease counts", HR_UNKNOWN, OTHER, 0, 59, true, 0, 0, 0, 0,
+     LEASE_WAIT, 3, 3},
+    {"a promise over an hour counts as an hour", HR_UNKNOWN, OTHER, 360000, 3602, true, 0, 0, 0, 0,
+     LEASE_EXPIRED, 0, 0},
+    {"a short lease has a short guard", HR_UNKNOWN, OTHER, 5, 6, true, 0, 0, 0, 0, LEASE_EXPIRED, 0,
+     0},
+    {"a short lease 1 ms before", HR_UNKNOWN, OTHER, 5, 5.999, true, 0, 0, 0, 0, LEASE_WAIT, 0.0005,
+     0.0015},
 };
 
 static int64_t at_ns(double s)
@@ -87,7 +101,10 @@ static void a_lock_is_taken_only_when_certainly_free(void **state)
         (void)snprintf(holder, sizeof(holder), "%s", r->holder);
         struct hr_status status = {
             .released = {.status = r->released, .last_transition_ns = T0_NS + at_ns(r->stamp_s)},
-            .lease = {.present = true, .holder = holder, .duration_s = r->duration_s, .transitions = 3},
+            .lease = {.present = true,
+                      .holder = holder,
+                      .duration_s = r->duration_s,
+                      .transitions = 3},
             .managed_ns = T0_NS + at_ns(r->managed_s),
         };
         struct lease_sighting seen = {0};
@@ -99,7 +116,8 @@ static void a_lock_is_taken_only_when_certainly_free(void **state)
                                      .sighting = &seen,
                                      .now = {1000 * SEC + at_ns(r->now_s)},
                                      .have_server_time = have,
-                                     .server_now = {T0_NS + at_ns(r->server_earliest_s), T0_NS + at_ns(r->server_latest_s)},
+                                     .server_now = {T0_NS + at_ns(r->server_earliest_s),
+                                                    T0_NS + at_ns(r->server_latest_s)},
                                      .self = SELF,
                                      .own_lease_ms = 60000},
             &wait_ms);
@@ -126,24 +144,27 @@ static void an_earlier_life_of_our_pod_is_replaced_at_once_if_proven_dead(void *
         {"other-name/uid-a/old", SELF, true, LEASE_EXPIRED}, /* --identity is only a name */
         {OTHER, SELF, true, LEASE_WAIT},
         {"pod-a/uid-ab/old", SELF, true, LEASE_WAIT},
-        {"pod-a/-/old", "pod-a/-/new", true, LEASE_WAIT}, /* without the downward API nothing is known */
+        {"pod-a/-/old", "pod-a/-/new", true,
+         LEASE_WAIT}, /* without the downward API nothing is known */
         {"pod-a//old", "pod-a//new", true, LEASE_WAIT},
         {"pod-a", SELF, true, LEASE_WAIT},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         char holder[64];
         (void)snprintf(holder, sizeof(holder), "%s", table[i].holder);
-        struct hr_status status = {.released = {.status = HR_UNKNOWN, .last_transition_ns = T0_NS},
-                                   .lease = {.present = true, .holder = holder, .duration_s = 30, .transitions = 3}};
+        struct hr_status status = {
+            .released = {.status = HR_UNKNOWN, .last_transition_ns = T0_NS},
+            .lease = {.present = true, .holder = holder, .duration_s = 30, .transitions = 3}};
         struct lease_sighting seen = {.first_seen = {SEC}, .live = true};
         int64_t wait_ms = 0;
-        enum lease_verdict v = lease_decide(&(struct lease_question){.status = &status,
-                                                                     .sighting = &seen,
-                                                                     .now = {SEC},
-                                                                     .self = table[i].self,
-                                                                     .own_lease_ms = 30000,
-                                                                     .predecessor_dead = table[i].proven},
-                                            &wait_ms);
+        enum lease_verdict v =
+            lease_decide(&(struct lease_question){.status = &status,
+                                                  .sighting = &seen,
+                                                  .now = {SEC},
+                                                  .self = table[i].self,
+                                                  .own_lease_ms = 30000,
+                                                  .predecessor_dead = table[i].proven},
+                         &wait_ms);
         if (v != table[i].verdict) {
             fail_msg("row %zu: verdict %d", i, (int)v);
         }
@@ -154,8 +175,9 @@ static void a_renewal_starts_the_waiting_anew(void **state)
 {
     (void)state;
     char holder[] = OTHER;
-    struct hr_status status = {.released = {.status = HR_UNKNOWN, .last_transition_ns = T0_NS, .last_transition = "a"},
-                               .lease = {.present = true, .holder = holder, .duration_s = 30, .transitions = 3}};
+    struct hr_status status = {
+        .released = {.status = HR_UNKNOWN, .last_transition_ns = T0_NS, .last_transition = "a"},
+        .lease = {.present = true, .holder = holder, .duration_s = 30, .transitions = 3}};
     struct lease_sighting seen = {0};
     lease_sighting_note(&seen, &status, (struct mono){1 * SEC}, false);
     lease_sighting_note(&seen, &status, (struct mono){9 * SEC}, true);
@@ -182,10 +204,12 @@ static json_t *parse(const char *text)
 }
 
 static const char *const object_text =
-    "{\"metadata\":{\"namespace\":\"ns\",\"name\":\"x\",\"uid\":\"u\",\"resourceVersion\":\"77\",\"generation\":7},"
+    "{\"metadata\":{\"namespace\":\"ns\",\"name\":\"x\",\"uid\":\"u\",\"resourceVersion\":\"77\","
+    "\"generation\":7},"
     "\"status\":{\"observedGeneration\":6,\"conditions\":["
     "{\"type\":\"Tested\",\"status\":\"True\",\"reason\":\"Tested\"},"
-    "{\"type\":\"Released\",\"status\":\"True\",\"reason\":\"Succeeded\",\"lastTransitionTime\":\"2026-12-01T11:00:00Z\"},"
+    "{\"type\":\"Released\",\"status\":\"True\",\"reason\":\"Succeeded\",\"lastTransitionTime\":"
+    "\"2026-12-01T11:00:00Z\"},"
     "{\"type\":\"Stalled\",\"status\":\"True\",\"reason\":\"Failed\"}],"
     "\"lease\":{\"holderIdentity\":\"old\",\"leaseTransitions\":11,\"leaseDurationSeconds\":30}}}";
 
@@ -211,7 +235,8 @@ static void the_lock_tells_the_truth_in_one_patch(void **state)
     assert_string_equal(jsonx_str(patch, "metadata.resourceVersion", ""), "77");
     assert_int_equal(jsonx_int(patch, "status.observedGeneration", 0), 7);
     assert_string_equal(condition_text(conditions, "Released", "status"), "Unknown");
-    assert_string_equal(condition_text(conditions, "Released", "lastTransitionTime"), "2026-12-01T12:00:31Z");
+    assert_string_equal(condition_text(conditions, "Released", "lastTransitionTime"),
+                        "2026-12-01T12:00:31Z");
     assert_string_equal(condition_text(conditions, "Released", "reason"), "Upgrading");
     assert_string_equal(condition_text(conditions, "Released", "message"),
                         "pod-a upgrades podinfo; the lease runs out at 12:01:01Z unless renewed");
@@ -220,12 +245,15 @@ static void the_lock_tells_the_truth_in_one_patch(void **state)
     assert_null(hr_conditions_find(conditions, "Stalled", NULL));
     /* What the lock does not speak of keeps the generation that it was about. */
     assert_string_equal(condition_text(conditions, "Tested", "status"), "True");
-    assert_int_equal(jsonx_int(hr_conditions_find(conditions, "Tested", NULL), "observedGeneration", -1), 6);
-    assert_int_equal(jsonx_int(hr_conditions_find(conditions, "Released", NULL), "observedGeneration", -1), 7);
+    assert_int_equal(
+        jsonx_int(hr_conditions_find(conditions, "Tested", NULL), "observedGeneration", -1), 6);
+    assert_int_equal(
+        jsonx_int(hr_conditions_find(conditions, "Released", NULL), "observedGeneration", -1), 7);
     assert_string_equal(jsonx_str(patch, "status.lease.holderIdentity", ""), SELF);
     assert_int_equal(jsonx_int(patch, "status.lease.leaseTransitions", 0), 12);
     assert_int_equal(jsonx_int(patch, "status.lease.leaseDurationSeconds", 0), 30);
-    assert_string_equal(jsonx_str(patch, "status.lease.acquireTime", ""), "2026-12-01T12:00:30.000000Z");
+    assert_string_equal(jsonx_str(patch, "status.lease.acquireTime", ""),
+                        "2026-12-01T12:00:30.000000Z");
 }
 
 /* The object as it stands after the lock's PATCH. */
@@ -254,10 +282,14 @@ static void a_renewal_tests_what_it_replaces(void **state)
     static const struct {
         const char *op, *path;
     } want[] = {
-        {"test", "/status/lease/holderIdentity"},           {"test", "/status/lease/leaseTransitions"},
-        {"test", "/status/conditions/1/type"},              {"test", "/status/conditions/1/status"},
-        {"test", "/status/conditions/1/lastTransitionTime"}, {"add", "/status/conditions/1/lastTransitionTime"},
-        {"add", "/status/conditions/1/lastUpdateTime"},     {"add", "/status/conditions/1/message"},
+        {"test", "/status/lease/holderIdentity"},
+        {"test", "/status/lease/leaseTransitions"},
+        {"test", "/status/conditions/1/type"},
+        {"test", "/status/conditions/1/status"},
+        {"test", "/status/conditions/1/lastTransitionTime"},
+        {"add", "/status/conditions/1/lastTransitionTime"},
+        {"add", "/status/conditions/1/lastUpdateTime"},
+        {"add", "/status/conditions/1/message"},
     };
     assert_int_equal(json_array_size(patch), sizeof(want) / sizeof(want[0]));
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
@@ -316,11 +348,13 @@ static void a_dropped_field_is_named(void **state)
         assert_int_equal(lease_check_echo(object, &grant, &err), ERR_INVALID);
         assert_non_null(strstr(err.msg, drops[i].says));
     }
-    /* Without its stamp a lock could never be renewed, and with another nobody could tell whose it is. */
+    /* Without its stamp a lock could never be renewed, and with another nobody could tell whose it
+     * is. */
     static const char *const stamps[] = {NULL, "2026-12-01T12:00:30Z", "soon"};
     for (size_t i = 0; i < sizeof(stamps) / sizeof(stamps[0]); i++) {
         _cleanup_json_ json_t *object = locked_object();
-        json_t *released = hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
+        json_t *released =
+            hr_conditions_find(jsonx_at(object, "status.conditions"), "Released", NULL);
         json_t *stamp = stamps[i] != NULL ? json_string(stamps[i]) : json_null();
         assert_int_equal(json_object_set_new(released, "lastTransitionTime", stamp), 0);
         assert_int_equal(lease_check_echo(object, &grant, &err), ERR_INVALID);

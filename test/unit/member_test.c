@@ -1,4 +1,5 @@
-/* The order of the replicas: equal everywhere, fair, and without the dead. The API server is a small one of this file's own. */
+/* The order of the replicas: equal everywhere, fair, and without the dead. The API server is a
+ * small one of this file's own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +29,8 @@ struct world {
     struct cancel cancel;
     int sleeps_left;
     bool forbidden;
-    int version_b, version_c; /* resourceVersions of two other members; b stops changing after freeze_b sleeps */
+    int version_b, version_c; /* resourceVersions of two other members; b stops changing after
+                                 freeze_b sleeps */
     int freeze_b;
     int patches, posts, deletes;
     const char *scope_c;
@@ -65,7 +67,8 @@ static void world_wait(struct clock *c, struct cond *cond, struct mtx *m, struct
     }
 }
 
-static const struct clock_ops world_clock = {.mono = world_mono, .wall = world_wall, .wait = world_wait};
+static const struct clock_ops world_clock = {
+    .mono = world_mono, .wall = world_wall, .wait = world_wait};
 
 static void world_fill(struct rng *r, void *bytes, size_t len)
 {
@@ -75,11 +78,15 @@ static void world_fill(struct rng *r, void *bytes, size_t len)
 
 static const struct rng_ops world_rng = {.fill = world_fill};
 
-static enum err_kind world_perform(struct transport *t, const struct http_request *req, struct http_response *ret, struct err *err)
+static enum err_kind world_perform(struct transport *t, const struct http_request *req,
+                                   struct http_response *ret, struct err *err)
 {
     struct world *w = world_of(t, offsetof(struct world, transport));
     (void)err;
-    struct http_response r = {.status = w->forbidden ? 403 : 200, .body = BUF_INIT(LIMIT_BODY_BYTES), .sent = w->now, .received = w->now};
+    struct http_response r = {.status = w->forbidden ? 403 : 200,
+                              .body = BUF_INIT(LIMIT_BODY_BYTES),
+                              .sent = w->now,
+                              .received = w->now};
     assert_non_null(strstr(req->url, "/apis/coordination.k8s.io/v1/namespaces/sys/leases"));
     if (strcmp(req->method, "PATCH") == 0) {
         r.status = w->forbidden ? 403 : w->posts == 0 ? 404 : 200;
@@ -93,13 +100,17 @@ static enum err_kind world_perform(struct transport *t, const struct http_reques
     if (strcmp(req->method, "GET") == 0) {
         assert_non_null(strstr(req->url, "labelSelector="));
         buf_addf(&r.body,
-                 "{\"kind\":\"LeaseList\",\"items\":[{\"metadata\":{\"resourceVersion\":\"%d\",\"annotations\":{\"belay.helm.fluxcd.io/scope\":"
-                 "\"all\"}},\"spec\":{\"holderIdentity\":\"b/-/02\"}},{\"metadata\":{\"resourceVersion\":\"%d\",\"annotations\":{"
-                 "\"belay.helm.fluxcd.io/scope\":\"%s\"}},\"spec\":{\"holderIdentity\":\"c/-/03\"}},{\"metadata\":{\"resourceVersion\":\"1\"},"
+                 "{\"kind\":\"LeaseList\",\"items\":[{\"metadata\":{\"resourceVersion\":\"%d\","
+                 "\"annotations\":{\"belay.helm.fluxcd.io/scope\":"
+                 "\"all\"}},\"spec\":{\"holderIdentity\":\"b/-/"
+                 "02\"}},{\"metadata\":{\"resourceVersion\":\"%d\",\"annotations\":{"
+                 "\"belay.helm.fluxcd.io/scope\":\"%s\"}},\"spec\":{\"holderIdentity\":\"c/-/"
+                 "03\"}},{\"metadata\":{\"resourceVersion\":\"1\"},"
                  "\"spec\":{\"holderIdentity\":\"" SELF "\"}}]}",
                  w->version_b, w->version_c, w->scope_c);
     } else {
-        buf_add_str(&r.body, r.status < 400 ? "{\"kind\":\"Lease\"}" : "{\"kind\":\"Status\",\"message\":\"no\"}");
+        buf_add_str(&r.body, r.status < 400 ? "{\"kind\":\"Lease\"}"
+                                            : "{\"kind\":\"Status\",\"message\":\"no\"}");
     }
     *ret = r;
     return ERR_NONE;
@@ -108,7 +119,8 @@ static enum err_kind world_perform(struct transport *t, const struct http_reques
 static const struct transport_ops world_transport = {.perform = world_perform};
 
 /* Run membership for so many beats; what is left of it is in *ret. */
-static struct members *run_world(struct world *w, struct kube **ret_kube, struct kube_config **ret_config)
+static struct members *run_world(struct world *w, struct kube **ret_kube,
+                                 struct kube_config **ret_config)
 {
     w->clock.ops = &world_clock;
     w->transport.ops = &world_transport;
@@ -117,19 +129,23 @@ static struct members *run_world(struct world *w, struct kube **ret_kube, struct
     cancel_init(&w->cancel);
     char dir[] = "/tmp/belay-member-XXXXXX";
     must(mkdtemp(dir) != NULL);
-    _cleanup_(free_cstr) char *path = xasprintf("%s/config", dir);
+    _cleanup_(free_cstr)
+    char *path = xasprintf("%s/config", dir);
     FILE *f = fopen(path, "we");
     must(f != NULL);
-    (void)fprintf(f, "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: \"https://api:1\"}}], users: [{name: u, "
+    (void)fprintf(f, "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, "
+                     "cluster: {server: \"https://api:1\"}}], users: [{name: u, "
                      "user: {}}], contexts: [{name: c, context: {cluster: c, user: u}}]}");
     (void)fclose(f);
     struct err err = ERR_INIT;
-    if (kube_config_load(&(struct kube_config_options){.path = path, .clock = &w->clock}, ret_config, &err)) {
+    if (kube_config_load(&(struct kube_config_options){.path = path, .clock = &w->clock},
+                         ret_config, &err)) {
         fail_msg("%s", err.msg);
     }
     (void)unlink(path);
     (void)rmdir(dir);
-    *ret_kube = kube_new(&(struct kube_options){.transport = &w->transport, .clock = &w->clock, .config = *ret_config, .user_agent = "t"});
+    *ret_kube = kube_new(&(struct kube_options){
+        .transport = &w->transport, .clock = &w->clock, .config = *ret_config, .user_agent = "t"});
     struct members *m = members_new(&(struct members_options){.kube = *ret_kube,
                                                               .clock = &w->clock,
                                                               .rng = &w->rng,
@@ -141,7 +157,8 @@ static struct members *run_world(struct world *w, struct kube **ret_kube, struct
     return m;
 }
 
-static void end_world(struct world *w, struct members *m, struct kube *kube, struct kube_config *config)
+static void end_world(struct world *w, struct members *m, struct kube *kube,
+                      struct kube_config *config)
 {
     members_free(m);
     kube_free(kube);
@@ -216,7 +233,8 @@ static void objects_are_spread_evenly_and_a_retry_moves_on(void **state)
         int best[2] = {0, 0};
         for (int failures = 0; failures < 2; failures++) {
             for (int k = 1; k < 3; k++) {
-                if (member_weight(ids[k], uid, failures) > member_weight(ids[best[failures]], uid, failures)) {
+                if (member_weight(ids[k], uid, failures) >
+                    member_weight(ids[best[failures]], uid, failures)) {
                     best[failures] = k;
                 }
             }
@@ -228,7 +246,8 @@ static void objects_are_spread_evenly_and_a_retry_moves_on(void **state)
         assert_in_range(first[k], 900, 1100);
     }
     assert_in_range(moved, 1800, 2200); /* two of three go elsewhere */
-    /* Equal in every version, or replicas of two versions would not agree during a rolling update. */
+    /* Equal in every version, or replicas of two versions would not agree during a rolling update.
+     */
     assert_int_equal(member_weight("a/-/1", "u", 0) >> 32, UINT64_C(0xe9d0d4a9));
 }
 

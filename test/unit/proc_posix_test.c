@@ -64,7 +64,8 @@ static struct run run_sh(const char *script, int64_t deadline_ms)
 static pid_t pid_in(const struct buf *b)
 {
     int64_t pid = 0;
-    _cleanup_(free_cstr) char *text = xstrndup(buf_str(b), strcspn(buf_str(b), "\n"));
+    _cleanup_(free_cstr)
+    char *text = xstrndup(buf_str(b), strcspn(buf_str(b), "\n"));
     must(text_to_int64(text, 2, INT32_MAX, &pid));
     return (pid_t)pid;
 }
@@ -190,7 +191,8 @@ static void environment_directory_and_descriptors_are_what_was_given(void **stat
     int leak = open("/dev/null", O_RDONLY); /* not CLOEXEC, on purpose */
     int kept = open("/dev/null", O_RDONLY | O_CLOEXEC);
     must(leak > 2 && kept > 2);
-    _cleanup_(free_cstr) char *script = xasprintf(
+    _cleanup_(free_cstr)
+    char *script = xasprintf(
         "env; pwd; for fd in 0 1 2 %d %d; do test -e /proc/$$/fd/$fd && echo fd=$fd; done", leak,
         kept);
     const char *const argv[] = {"/bin/sh", "-c", script, NULL};
@@ -203,8 +205,10 @@ static void environment_directory_and_descriptors_are_what_was_given(void **stat
     assert_non_null(strstr(out, "A=1\n"));
     assert_null(strstr(out, "HOME="));
     assert_non_null(strstr(out, "\n/\nfd=0\nfd=1\nfd=2\n"));
-    _cleanup_(free_cstr) char *leaked = xasprintf("fd=%d\n", leak);
-    _cleanup_(free_cstr) char *inherited = xasprintf("fd=%d\n", kept);
+    _cleanup_(free_cstr)
+    char *leaked = xasprintf("fd=%d\n", leak);
+    _cleanup_(free_cstr)
+    char *inherited = xasprintf("fd=%d\n", kept);
     assert_null(strstr(out, leaked));
     assert_non_null(strstr(out, inherited));
     assert_true((fcntl(kept, F_GETFD) & FD_CLOEXEC) != 0);

@@ -30,32 +30,54 @@ struct row {
 };
 
 static const struct row rows[] = {
-    {"never touched", -1, HR_ABSENT, 0, "", 0, 0, 0, 0, 0, "", 0, "", "", RELEASE_DUE, "spec changed"},
-    {"edited", 4, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_DUE, "spec changed"},
-    {"edited during back-off", 4, HR_FALSE, 0, "", 0, 1, 0, 3, 60, "1:b", HELMREC_FAILED, "", "", RELEASE_DUE, "spec changed"},
-    {"in sync", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_COMPARE, ""},
-    {"released, but a person's helm was there", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, "", "", RELEASE_DUE,
-     "not written by belay"},
-    {"released, but the record failed", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_FAILED, DIGEST, "me", RELEASE_DUE, "not deployed"},
-    {"released, and another helm is at work", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_PENDING_UPGRADE, "", "", RELEASE_NOT_DUE, "at work"},
-    {"another helm was at work, and has ended", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 60, "1:b", HELMREC_DEPLOYED, "", "", RELEASE_DUE, "has ended"},
-    {"another helm is still at work", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 60, "1:b", HELMREC_PENDING_UPGRADE, "", "", RELEASE_COMPARE, ""},
+    {"never touched", -1, HR_ABSENT, 0, "", 0, 0, 0, 0, 0, "", 0, "", "", RELEASE_DUE,
+     "spec changed"},
+    {"edited", 4, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_DUE,
+     "spec changed"},
+    {"edited during back-off", 4, HR_FALSE, 0, "", 0, 1, 0, 3, 60, "1:b", HELMREC_FAILED, "", "",
+     RELEASE_DUE, "spec changed"},
+    {"in sync", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me",
+     RELEASE_COMPARE, ""},
+    {"released, but a person's helm was there", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "",
+     HELMREC_DEPLOYED, "", "", RELEASE_DUE, "not written by belay"},
+    {"released, but the record failed", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_FAILED,
+     DIGEST, "me", RELEASE_DUE, "not deployed"},
+    {"released, and another helm is at work", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "",
+     HELMREC_PENDING_UPGRADE, "", "", RELEASE_NOT_DUE, "at work"},
+    {"another helm was at work, and has ended", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 60, "1:b",
+     HELMREC_DEPLOYED, "", "", RELEASE_DUE, "has ended"},
+    {"another helm is still at work", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 60, "1:b",
+     HELMREC_PENDING_UPGRADE, "", "", RELEASE_COMPARE, ""},
     {"released, but gone", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", 0, "", "", RELEASE_DUE, "gone"},
-    {"released, but another's", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "other", RELEASE_DUE, "another"},
-    {"a lost result", 5, HR_UNKNOWN, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_DUE, "no result"},
-    {"interrupted goes on at once", 5, HR_FALSE, 0, "Interrupted", 0, 1, 0, 0, 0, "", HELMREC_FAILED, "", "", RELEASE_DUE, "interrupted"},
-    {"failed, in back-off", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, 60, "1:b", HELMREC_FAILED, "", "", RELEASE_COMPARE, ""},
-    {"failed before anything was known, in back-off", 5, HR_FALSE, 0, "Failed", 0, 1, 0, 1, 60, "", 0, "", "", RELEASE_NOT_DUE, ""},
-    {"failed, back-off over", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, -1, "1:b", HELMREC_FAILED, "", "", RELEASE_DUE, "over"},
-    {"a back-off nobody of ours wrote", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, 86400, "1:b", HELMREC_FAILED, "", "", RELEASE_DUE, "over"},
-    {"stalled at the ceiling", 5, HR_FALSE, HR_TRUE, "TooManyRevisions", 0, 1, 0, 1, 60, "1:b", HELMREC_DEPLOYED, "", "", RELEASE_COMPARE, ""},
-    {"the ceiling's hour is over", 5, HR_FALSE, HR_TRUE, "TooManyRevisions", 0, 1, 0, 1, -1, "1:b", HELMREC_DEPLOYED, "", "", RELEASE_DUE, "over"},
-    {"stalled on an input", 5, HR_FALSE, HR_TRUE, "Failed", 0, 1, 0, 1, 0, "", 0, "", "", RELEASE_NOT_DUE, ""},
+    {"released, but another's", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST,
+     "other", RELEASE_DUE, "another"},
+    {"a lost result", 5, HR_UNKNOWN, 0, "", 0, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me",
+     RELEASE_DUE, "no result"},
+    {"interrupted goes on at once", 5, HR_FALSE, 0, "Interrupted", 0, 1, 0, 0, 0, "",
+     HELMREC_FAILED, "", "", RELEASE_DUE, "interrupted"},
+    {"failed, in back-off", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, 60, "1:b", HELMREC_FAILED,
+     "", "", RELEASE_COMPARE, ""},
+    {"failed before anything was known, in back-off", 5, HR_FALSE, 0, "Failed", 0, 1, 0, 1, 60, "",
+     0, "", "", RELEASE_NOT_DUE, ""},
+    {"failed, back-off over", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, -1, "1:b", HELMREC_FAILED,
+     "", "", RELEASE_DUE, "over"},
+    {"a back-off nobody of ours wrote", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, 86400, "1:b",
+     HELMREC_FAILED, "", "", RELEASE_DUE, "over"},
+    {"stalled at the ceiling", 5, HR_FALSE, HR_TRUE, "TooManyRevisions", 0, 1, 0, 1, 60, "1:b",
+     HELMREC_DEPLOYED, "", "", RELEASE_COMPARE, ""},
+    {"the ceiling's hour is over", 5, HR_FALSE, HR_TRUE, "TooManyRevisions", 0, 1, 0, 1, -1, "1:b",
+     HELMREC_DEPLOYED, "", "", RELEASE_DUE, "over"},
+    {"stalled on an input", 5, HR_FALSE, HR_TRUE, "Failed", 0, 1, 0, 1, 0, "", 0, "", "",
+     RELEASE_NOT_DUE, ""},
     {"bad spec, not told", 5, HR_TRUE, 0, "", 0, 1, 1, 0, 0, "", 0, "", "", RELEASE_DUE, "bad"},
-    {"bad spec, told", 5, HR_FALSE, HR_TRUE, "Failed", 0, 1, 1, 1, 0, "", 0, "", "", RELEASE_NOT_DUE, ""},
-    {"deleted", 5, HR_TRUE, 0, "", 1, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_DUE, "deleted"},
-    {"deleted, nothing of ours", 5, HR_TRUE, 0, "", 1, 0, 0, 0, 0, "", 0, "", "", RELEASE_NOT_DUE, ""},
-    {"deleted, uninstall failed", 5, HR_FALSE, 0, "UninstallFailed", 1, 1, 0, 2, 60, "", HELMREC_DEPLOYED, "", "", RELEASE_NOT_DUE, ""},
+    {"bad spec, told", 5, HR_FALSE, HR_TRUE, "Failed", 0, 1, 1, 1, 0, "", 0, "", "",
+     RELEASE_NOT_DUE, ""},
+    {"deleted", 5, HR_TRUE, 0, "", 1, 1, 0, 0, 0, "", HELMREC_DEPLOYED, DIGEST, "me", RELEASE_DUE,
+     "deleted"},
+    {"deleted, nothing of ours", 5, HR_TRUE, 0, "", 1, 0, 0, 0, 0, "", 0, "", "", RELEASE_NOT_DUE,
+     ""},
+    {"deleted, uninstall failed", 5, HR_FALSE, 0, "UninstallFailed", 1, 1, 0, 2, 60, "",
+     HELMREC_DEPLOYED, "", "", RELEASE_NOT_DUE, ""},
 };
 
 static struct release_answer ask(const struct row *r)
@@ -65,23 +87,26 @@ static struct release_answer ask(const struct row *r)
     (void)snprintf(tried, sizeof(tried), "%s", r->tried);
     (void)snprintf(owner, sizeof(owner), "%s", r->owner);
     static struct hr hr;
-    hr = (struct hr){.uid = uid, .generation = 5, .deleting = r->deleting, .has_finalizer = r->finalizer};
+    hr = (struct hr){
+        .uid = uid, .generation = 5, .deleting = r->deleting, .has_finalizer = r->finalizer};
     hr.spec_err.kind = r->bad_spec ? ERR_INVALID : ERR_NONE;
     hr.status.observed_generation = r->observed;
     hr.status.released.status = r->released;
     (void)snprintf(hr.status.released.reason, sizeof(hr.status.released.reason), "%s", r->reason);
     hr.status.stalled.status = r->stalled;
-    hr.status.attempt = (struct hr_attempt){.present = r->failures > 0,
-                                            .digest = tried,
-                                            .generation = 5,
-                                            .failures = r->failures,
-                                            .not_before_ns = r->not_before_s != 0 ? NOW_NS + r->not_before_s * NS_PER_SEC : INT64_MIN};
+    hr.status.attempt = (struct hr_attempt){
+        .present = r->failures > 0,
+        .digest = tried,
+        .generation = 5,
+        .failures = r->failures,
+        .not_before_ns = r->not_before_s != 0 ? NOW_NS + r->not_before_s * NS_PER_SEC : INT64_MIN};
     static struct helmrec_meta meta;
     meta = (struct helmrec_meta){.status = r->newest, .digest = digest, .owner = owner};
-    return release_is_due(&(struct release_question){.hr = &hr,
-                                                     .newest = r->newest != HELMREC_UNKNOWN ? &meta : NULL,
-                                                     .have_server_time = true,
-                                                     .server_now = {NOW_NS, NOW_NS + NS_PER_SEC / 2}});
+    return release_is_due(
+        &(struct release_question){.hr = &hr,
+                                   .newest = r->newest != HELMREC_UNKNOWN ? &meta : NULL,
+                                   .have_server_time = true,
+                                   .server_now = {NOW_NS, NOW_NS + NS_PER_SEC / 2}});
 }
 
 static void a_sync_is_due_exactly_when_the_table_says(void **state)
@@ -93,7 +118,8 @@ static void a_sync_is_due_exactly_when_the_table_says(void **state)
             fail_msg("%s: due %d because \"%s\"", rows[i].name, (int)a.due, a.why);
         }
         /* A wait ends: whatever waits for a time looks again then. */
-        bool waits = rows[i].not_before_s > 0 && rows[i].not_before_s < 1000 && a.due != RELEASE_DUE;
+        bool waits =
+            rows[i].not_before_s > 0 && rows[i].not_before_s < 1000 && a.due != RELEASE_DUE;
         if (waits && (a.wait_ms <= 0 || a.wait_ms > rows[i].not_before_s * 1000 + 1)) {
             fail_msg("%s: wait %lld ms", rows[i].name, (long long)a.wait_ms);
         }
@@ -107,7 +133,8 @@ static void a_pending_record_that_stands_for_long_is_reported(void **state)
     struct hr hr = {.generation = 5};
     hr.status.observed_generation = 5;
     hr.status.released.status = HR_TRUE;
-    struct release_question q = {.hr = &hr, .newest = &meta, .newest_age_ms = RELEASE_PENDING_PATIENCE_MS - 1};
+    struct release_question q = {
+        .hr = &hr, .newest = &meta, .newest_age_ms = RELEASE_PENDING_PATIENCE_MS - 1};
     struct release_answer a = release_is_due(&q);
     assert_int_equal(a.due, RELEASE_NOT_DUE);
     assert_int_equal(a.wait_ms, 1);
@@ -124,12 +151,14 @@ static void a_loop_of_revisions_meets_a_ceiling(void **state)
     for (int64_t i = 1; i <= RELEASE_UPGRADES_MAX; i++) {
         assert_true(release_count_upgrade(&hr, now, &upgrades, &window_ns));
         assert_int_equal(upgrades, i);
-        hr.status.attempt = (struct hr_attempt){.present = true, .generation = 5, .upgrades = upgrades, .window_ns = window_ns};
+        hr.status.attempt = (struct hr_attempt){
+            .present = true, .generation = 5, .upgrades = upgrades, .window_ns = window_ns};
     }
     assert_false(release_count_upgrade(&hr, now, &upgrades, &window_ns));
     assert_int_equal(window_ns, NOW_NS + 1);
     /* An hour later, and for another generation, counting starts anew. */
-    struct srvtime later = {ns_add_ms(NOW_NS + 1, RELEASE_WINDOW_MS), ns_add_ms(NOW_NS + 1, RELEASE_WINDOW_MS)};
+    struct srvtime later = {ns_add_ms(NOW_NS + 1, RELEASE_WINDOW_MS),
+                            ns_add_ms(NOW_NS + 1, RELEASE_WINDOW_MS)};
     assert_true(release_count_upgrade(&hr, later, &upgrades, &window_ns));
     assert_int_equal(upgrades, 1);
     hr.generation = 6;
@@ -144,12 +173,18 @@ static void under_the_lock_the_newest_record_decides(void **state)
         const char *digest, *owner;
         enum release_action action;
     } table[] = {
-        {HELMREC_DEPLOYED, DIGEST, "me", RELEASE_NOTHING},   {HELMREC_DEPLOYED, "1:old", "me", RELEASE_UPGRADE},
-        {HELMREC_DEPLOYED, "", "", RELEASE_READ},            {HELMREC_DEPLOYED, "9:new", "me", RELEASE_READ},
-        {HELMREC_DEPLOYED, DIGEST, "other", RELEASE_FOREIGN}, {HELMREC_PENDING_UPGRADE, "", "other", RELEASE_FOREIGN},
-        {HELMREC_FAILED, DIGEST, "me", RELEASE_UPGRADE},     {HELMREC_UNINSTALLED, DIGEST, "me", RELEASE_INSTALL},
-        {HELMREC_PENDING_INSTALL, "", "", RELEASE_PENDING},  {HELMREC_PENDING_ROLLBACK, "", "", RELEASE_PENDING},
-        {HELMREC_UNINSTALLING, "", "", RELEASE_PENDING},     {HELMREC_SUPERSEDED, "", "", RELEASE_UPGRADE},
+        {HELMREC_DEPLOYED, DIGEST, "me", RELEASE_NOTHING},
+        {HELMREC_DEPLOYED, "1:old", "me", RELEASE_UPGRADE},
+        {HELMREC_DEPLOYED, "", "", RELEASE_READ},
+        {HELMREC_DEPLOYED, "9:new", "me", RELEASE_READ},
+        {HELMREC_DEPLOYED, DIGEST, "other", RELEASE_FOREIGN},
+        {HELMREC_PENDING_UPGRADE, "", "other", RELEASE_FOREIGN},
+        {HELMREC_FAILED, DIGEST, "me", RELEASE_UPGRADE},
+        {HELMREC_UNINSTALLED, DIGEST, "me", RELEASE_INSTALL},
+        {HELMREC_PENDING_INSTALL, "", "", RELEASE_PENDING},
+        {HELMREC_PENDING_ROLLBACK, "", "", RELEASE_PENDING},
+        {HELMREC_UNINSTALLING, "", "", RELEASE_PENDING},
+        {HELMREC_SUPERSEDED, "", "", RELEASE_UPGRADE},
     };
     assert_int_equal(release_decide(NULL, DIGEST, "me"), RELEASE_INSTALL);
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
@@ -167,7 +202,8 @@ static void the_digest_depends_on_what_shapes_the_release_alone(void **state)
 {
     (void)state;
     char name[] = "x", ns[] = "ns", other[] = "y";
-    struct hr_spec spec = {.release_name = name, .target_ns = ns, .reset_values = true, .timeout_s = 300};
+    struct hr_spec spec = {
+        .release_name = name, .target_ns = ns, .reset_values = true, .timeout_s = 300};
     _cleanup_json_ json_t *values = json_pack("{s:i}", "a", 1);
     _cleanup_json_ json_t *same = json_pack("{s:f}", "a", 1.0);
     char first[RELEASE_DIGEST_LEN], second[RELEASE_DIGEST_LEN];
@@ -190,13 +226,19 @@ static void a_claim_is_read_back_and_nothing_else_is_one(void **state)
     (void)state;
     char digest[RELEASE_DIGEST_LEN], owner[64];
     int64_t epoch = 0;
-    _cleanup_(free_cstr) char *claim = release_claim_format("1:abc", 12, "uid-1");
+    _cleanup_(free_cstr)
+    char *claim = release_claim_format("1:abc", 12, "uid-1");
     assert_true(release_claim_parse(claim, digest, &epoch, owner, sizeof(owner)));
     assert_string_equal(digest, "1:abc");
     assert_string_equal(owner, "uid-1");
     assert_int_equal(epoch, 12);
-    static const char *const others[] = {"Upgrade complete", "Rollback to 3", "", "belay ", "belay digest=1:a epoch=x owner=u",
-                                         "belay digest=1:a epoch=3", "not belay digest=1:a epoch=3 owner=u"};
+    static const char *const others[] = {"Upgrade complete",
+                                         "Rollback to 3",
+                                         "",
+                                         "belay ",
+                                         "belay digest=1:a epoch=x owner=u",
+                                         "belay digest=1:a epoch=3",
+                                         "not belay digest=1:a epoch=3 owner=u"};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         assert_false(release_claim_parse(others[i], digest, &epoch, owner, sizeof(owner)));
     }
@@ -205,12 +247,16 @@ static void a_claim_is_read_back_and_nothing_else_is_one(void **state)
 static void a_release_made_by_hand_is_adopted_if_it_is_what_is_desired(void **state)
 {
     (void)state;
-    char name[] = "c", version[] = "1.0.0", done[] = "Upgrade complete", ours[] = "belay digest=1:aaaa epoch=3 owner=me";
+    char name[] = "c", version[] = "1.0.0", done[] = "Upgrade complete",
+         ours[] = "belay digest=1:aaaa epoch=3 owner=me";
     _cleanup_json_ json_t *config = json_pack("{s:f}", "n", 1000000.0);
     _cleanup_json_ json_t *same = json_pack("{s:i}", "n", 1000000);
     _cleanup_json_ json_t *different = json_pack("{s:i}", "n", 1);
-    struct helmrec_payload p = {
-        .status = HELMREC_DEPLOYED, .description = done, .chart_name = name, .chart_version = version, .config = config};
+    struct helmrec_payload p = {.status = HELMREC_DEPLOYED,
+                                .description = done,
+                                .chart_name = name,
+                                .chart_version = version,
+                                .config = config};
     assert_true(release_payload_matches(&p, DIGEST, "c", "1.0.0", same));
     assert_false(release_payload_matches(&p, DIGEST, "c", "1.0.1", same));
     assert_false(release_payload_matches(&p, DIGEST, "c", "1.0.0", different));

@@ -347,7 +347,8 @@ static struct outcome call(struct transport *t, const struct peer *p, const char
                            const char *path, int64_t deadline_ms)
 {
     struct outcome o = {.err = ERR_INIT, .res = HTTP_RESPONSE_INIT};
-    _cleanup_(free_cstr) char *url = url_of(p, path);
+    _cleanup_(free_cstr)
+    char *url = url_of(p, path);
     struct http_request req = {.method = method,
                                .url = url,
                                .body = strcmp(method, "GET") == 0 ? NULL : "{}",
@@ -426,7 +427,8 @@ static void every_status_is_a_reply(void **state)
 static void write_carries_method_headers_and_body(void **state)
 {
     struct fixture *f = *state;
-    _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
+    _cleanup_(free_cstr)
+    char *url = url_of(f->peer, "/ok");
     struct http_header headers[] = {{"Content-Type", "application/merge-patch+json"},
                                     {"X-Empty", ""}};
     struct http_request req = {.method = "PATCH",
@@ -453,7 +455,8 @@ static void methods_without_body_are_sent_as_such(void **state)
     struct fixture *f = *state;
     static const char *const methods[] = {"GET", "HEAD", "DELETE", "POST", "PUT"};
     for (size_t i = 0; i < 5; i++) {
-        _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
+        _cleanup_(free_cstr)
+        char *url = url_of(f->peer, "/ok");
         struct http_request req = {.method = methods[i], .url = url, .deadline = in_ms(LONG_MS)};
         struct http_response res = HTTP_RESPONSE_INIT;
         struct err err = ERR_INIT;
@@ -499,7 +502,8 @@ static void refused_connection_means_no_effect(void **state)
 static void failed_tls_handshake_means_no_effect(void **state)
 {
     struct fixture *f = *state;
-    _cleanup_(free_cstr) char *url = xasprintf("https://127.0.0.1:%d/status/200", f->peer->port);
+    _cleanup_(free_cstr)
+    char *url = xasprintf("https://127.0.0.1:%d/status/200", f->peer->port);
     struct http_request req = {
         .method = "PATCH", .url = url, .body = "{}", .body_len = 2, .deadline = in_ms(SHORT_MS)};
     struct http_response res = HTTP_RESPONSE_INIT;
@@ -572,7 +576,8 @@ static void reply_over_the_limit_is_refused(void **state)
     static const enum err_kind kinds[] = {ERR_LIMIT, ERR_UNKNOWN_OUTCOME};
     for (size_t i = 0; i < 2; i++) {
         for (size_t max = 1; max <= 2; max++) {
-            _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
+            _cleanup_(free_cstr)
+            char *url = url_of(f->peer, "/ok");
             struct http_request req = {
                 .method = methods[i], .url = url, .body_max = max, .deadline = in_ms(LONG_MS)};
             struct http_response res = HTTP_RESPONSE_INIT;
@@ -612,7 +617,8 @@ static void cancel_ends_a_call(void **state)
         cancel_init(&c.cancel);
         pthread_t thread;
         must(pthread_create(&thread, NULL, cancel_when_request_arrived, &c) == 0);
-        _cleanup_(free_cstr) char *url = url_of(f->peer, "/slow");
+        _cleanup_(free_cstr)
+        char *url = url_of(f->peer, "/slow");
         struct http_request req = {
             .method = methods[i], .url = url, .deadline = in_ms(LONG_MS), .cancel = &c.cancel};
         struct http_response res = HTTP_RESPONSE_INIT;
@@ -630,7 +636,8 @@ static void cancelled_before_it_began_sends_nothing(void **state)
     struct cancel cancel;
     cancel_init(&cancel);
     cancel_raise(&cancel);
-    _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
+    _cleanup_(free_cstr)
+    char *url = url_of(f->peer, "/ok");
     struct http_request req = {
         .method = "PATCH", .url = url, .deadline = in_ms(LONG_MS), .cancel = &cancel};
     struct http_response res = HTTP_RESPONSE_INIT;
@@ -645,7 +652,8 @@ static void cancelled_before_it_began_sends_nothing(void **state)
 static enum err_kind get_following(struct fixture *f, const char *path, const char *method,
                                    const char *userpwd, struct http_response *res)
 {
-    _cleanup_(free_cstr) char *url = url_of(f->peer, path);
+    _cleanup_(free_cstr)
+    char *url = url_of(f->peer, path);
     struct http_header headers[] = {{"authorization", "Bearer s3cr3t"}, {"X-Kept", "1"}};
     struct http_request req = {.method = method,
                                .url = url,
@@ -742,7 +750,8 @@ static bool stream_take(void *ctx, const char *bytes, size_t len)
 static enum err_kind stream_run(struct fixture *f, const char *path, struct stream *s,
                                 struct http_response *res)
 {
-    _cleanup_(free_cstr) char *url = url_of(f->peer, path);
+    _cleanup_(free_cstr)
+    char *url = url_of(f->peer, path);
     struct http_request req = {.method = "GET",
                                .url = url,
                                .deadline = MONO_NEVER,
@@ -828,8 +837,10 @@ static void one_slow_call_of_many_costs_the_others_nothing(void **state)
 static void each_of_many_has_its_own_deadline(void **state)
 {
     struct fixture *f = *state;
-    _cleanup_(free_cstr) char *slow = url_of(f->peer, "/slow");
-    _cleanup_(free_cstr) char *ok = url_of(f->peer, "/ok");
+    _cleanup_(free_cstr)
+    char *slow = url_of(f->peer, "/slow");
+    _cleanup_(free_cstr)
+    char *ok = url_of(f->peer, "/ok");
     struct http_request reqs[] = {{.method = "PATCH", .url = slow, .deadline = in_ms(SHORT_MS)},
                                   {.method = "GET", .url = ok, .deadline = in_ms(LONG_MS)}};
     struct http_call calls[] = {{.request = &reqs[0]}, {.request = &reqs[1]}};
@@ -938,7 +949,8 @@ static void errors_show_no_secrets_of_the_url(void **state)
 static void header_with_a_line_break_is_refused(void **state)
 {
     struct fixture *f = *state;
-    _cleanup_(free_cstr) char *url = url_of(f->peer, "/ok");
+    _cleanup_(free_cstr)
+    char *url = url_of(f->peer, "/ok");
     struct http_header h = {"Authorization", "Bearer x\r\nX-Evil: 1"};
     struct http_request req = {
         .method = "GET", .url = url, .headers = &h, .header_count = 1, .deadline = in_ms(LONG_MS)};
@@ -971,7 +983,8 @@ static void gzip_is_unpacked_only_where_it_was_asked_for(void **state)
 static void environment_proxy_is_used_only_where_it_may(void **state)
 {
     struct fixture *f = *state;
-    _cleanup_(free_cstr) char *proxy = xasprintf("http://127.0.0.1:%d", f->peer->port);
+    _cleanup_(free_cstr)
+    char *proxy = xasprintf("http://127.0.0.1:%d", f->peer->port);
     must(setenv("http_proxy", proxy, 1) == 0 &&
          setenv("no_proxy", " direct.test, 10.0.0.0/8", 1) == 0);
     struct transport *env = transport_curl_new(
@@ -1140,7 +1153,8 @@ static void tls_peer_stop(struct tls_peer *p)
 
 static enum err_kind tls_call(const struct tls_peer *p, struct transport *t, const char *method)
 {
-    _cleanup_(free_cstr) char *url = xasprintf("https://127.0.0.1:%d/", p->port);
+    _cleanup_(free_cstr)
+    char *url = xasprintf("https://127.0.0.1:%d/", p->port);
     struct http_request req = {.method = method, .url = url, .deadline = in_ms(LONG_MS)};
     struct http_response res = HTTP_RESPONSE_INIT;
     struct err err = ERR_INIT;
@@ -1160,9 +1174,12 @@ static void server_is_trusted_only_by_its_ca_and_name(void **state)
         tls_peer_stop(&p);
         skip();
     }
-    _cleanup_(free_cstr) char *right = read_text(&p, "kubernetes.crt");
-    _cleanup_(free_cstr) char *wrong = read_text(&p, "client.crt");
-    _cleanup_(free_cstr) char *right_file = xasprintf("%s/kubernetes.crt", p.dir);
+    _cleanup_(free_cstr)
+    char *right = read_text(&p, "kubernetes.crt");
+    _cleanup_(free_cstr)
+    char *wrong = read_text(&p, "client.crt");
+    _cleanup_(free_cstr)
+    char *right_file = xasprintf("%s/kubernetes.crt", p.dir);
     const struct {
         const char *name;
         struct transport_curl_options options;
@@ -1198,12 +1215,18 @@ static void client_certificate_is_shown_and_can_be_exchanged(void **state)
         tls_peer_stop(&p);
         skip();
     }
-    _cleanup_(free_cstr) char *cert = read_text(&p, "client.crt");
-    _cleanup_(free_cstr) char *key = read_text(&p, "client.key");
-    _cleanup_(free_cstr) char *other_cert = read_text(&p, "kubernetes.crt");
-    _cleanup_(free_cstr) char *other_key = read_text(&p, "kubernetes.key");
-    _cleanup_(free_cstr) char *cert_file = xasprintf("%s/client.crt", p.dir);
-    _cleanup_(free_cstr) char *key_file = xasprintf("%s/client.key", p.dir);
+    _cleanup_(free_cstr)
+    char *cert = read_text(&p, "client.crt");
+    _cleanup_(free_cstr)
+    char *key = read_text(&p, "client.key");
+    _cleanup_(free_cstr)
+    char *other_cert = read_text(&p, "kubernetes.crt");
+    _cleanup_(free_cstr)
+    char *other_key = read_text(&p, "kubernetes.key");
+    _cleanup_(free_cstr)
+    char *cert_file = xasprintf("%s/client.crt", p.dir);
+    _cleanup_(free_cstr)
+    char *key_file = xasprintf("%s/client.key", p.dir);
     struct transport *t = transport_curl_new(&(struct transport_curl_options){
         .insecure = true, .cert_data = other_cert, .key_data = other_key});
     assert_int_equal(tls_call(&p, t, "GET"), ERR_UNAVAILABLE);
