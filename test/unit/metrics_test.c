@@ -328,6 +328,33 @@ static void every_line_keeps_to_the_format(void **state)
     metrics_free(m);
 }
 
+/* Run from the root of the tree, as make does. */
+static void every_family_is_on_the_page(void **state)
+{
+    (void)state;
+    struct buf page = BUF_INIT(1U << 20);
+    FILE *f = fopen("docs/metrics.md", "re");
+    assert_non_null(f);
+    char piece[4096];
+    for (size_t n; (n = fread(piece, 1, sizeof(piece), f)) > 0;) {
+        buf_add(&page, piece, n);
+    }
+    (void)fclose(f);
+    struct metrics *m = metrics_new();
+    _cleanup_(free_cstr)
+    char *text = expose(m);
+    size_t count = 0;
+    for (const char *p = text; (p = strstr(p, "# HELP ")) != NULL; count++) {
+        p += 7;
+        _cleanup_(free_cstr)
+        char *name = xasprintf("`%.*s`", (int)strcspn(p, " "), p);
+        assert_has(buf_str(&page), name);
+    }
+    assert_true(count > 15);
+    buf_release(&page);
+    metrics_free(m);
+}
+
 static void *adder_main(void *arg)
 {
     struct metrics *m = arg;
@@ -378,6 +405,7 @@ int main(void)
         cmocka_unit_test(only_a_sync_feeds_the_deprecated_family),
         cmocka_unit_test(the_series_of_a_gone_release_vanish_and_no_others),
         cmocka_unit_test(every_line_keeps_to_the_format),
+        cmocka_unit_test(every_family_is_on_the_page),
         cmocka_unit_test(any_thread_may_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
