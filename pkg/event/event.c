@@ -15,7 +15,7 @@
 #include "jsonx/jsonx.h"
 
 #define QUEUE_MAX       1000
-#define SERIES_MAX      4096 /* remembered at once; beyond it each occurrence is an Event of its own */
+#define SERIES_MAX      4096 /* remembered at once; beyond it each occurrence is its own Event */
 #define SERIES_MS       INT64_C(360000)
 #define SERIES_WRITE_MS INT64_C(60000)
 #define SEND_TIMEOUT_MS INT64_C(5000)
