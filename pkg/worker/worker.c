@@ -165,6 +165,30 @@ static int64_t next_resync_ms(struct worker *w)
     return rng_jitter_ms(w->options.rng, w->options.interval_ms, 5);
 }
 
+/* Take the condition gauges of the release that s names away: it is gone, or named otherwise now.
+ */
+static void forget_series(struct worker *w, const struct snap *s)
+{
+    struct hr *hr = NULL;
+    struct err ignored = ERR_INIT;
+    if (s->object == NULL || hr_parse(s->object, &hr, &ignored)) {
+        return;
+    }
+    if (hr->spec.release_name != NULL && hr->spec.target_ns != NULL) {
+        metrics_condition_gone(w->options.metrics, hr->spec.target_ns, hr->spec.release_name, NULL);
+    }
+    hr_free(hr);
+}
+
+static bool names_another_release(const struct snap *before, const struct snap *after)
+{
+    _cleanup_(free_cstr)
+    char *old = worker_release_index(before);
+    _cleanup_(free_cstr)
+    char *new = worker_release_index(after);
+    return !text_eq(old, new);
+}
+
 static void release_gone(struct worker *w, const struct snap *before)
 {
     queue_drop(w->options.queue, before->key);
@@ -173,15 +197,7 @@ static void release_gone(struct worker *w, const struct snap *before)
     (void)strmap_remove(&w->unlocked, before->key);
     (void)strmap_remove(&w->turns, before->key);
     mtx_unlock(&w->lock);
-    struct hr *hr = NULL;
-    struct err ignored = ERR_INIT;
-    if (before->object != NULL && hr_parse(before->object, &hr, &ignored) == ERR_NONE) {
-        if (hr->spec.release_name != NULL && hr->spec.target_ns != NULL) {
-            metrics_condition_gone(w->options.metrics, hr->spec.target_ns, hr->spec.release_name,
-                                   NULL);
-        }
-        hr_free(hr);
-    }
+    forget_series(w, before);
 }
 
 void worker_on_release(void *ctx, enum reflector_event event, struct snap *before,
@@ -202,6 +218,9 @@ void worker_on_release(void *ctx, enum reflector_event event, struct snap *befor
         return;
     }
     note_sighting(w, after->key, hr, after);
+    if (event == REFLECTOR_MODIFIED && names_another_release(before, after)) {
+        forget_series(w, before);
+    }
     note_conditions(w, hr);
     int64_t wait_ms = 0;
     if (event == REFLECTOR_ADDED) {
