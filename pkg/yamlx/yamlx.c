@@ -347,19 +347,27 @@ static void release(struct parse *p)
     yaml_parser_delete(&p->parser);
 }
 
+/* Does a line begin at text[at]? YAML 1.1 has five line breaks. */
+static bool begins_line(const char *text, size_t at)
+{
+    return at == 0 || text[at - 1] == '\n' || text[at - 1] == '\r' ||
+           (at >= 2 && memcmp(text + at - 2, "\xC2\x85", 2) == 0) ||
+           (at >= 3 && (memcmp(text + at - 3, "\xE2\x80\xA8", 3) == 0 ||
+                        memcmp(text + at - 3, "\xE2\x80\xA9", 3) == 0));
+}
+
 static bool has_too_many_directives(const char *text, size_t len)
 {
-    static const char word[] = "%TAG";
-    const char *end = text + len;
     size_t n = 0;
-    for (const char *at = text; n <= TAG_DIRECTIVES_MAX; n++) {
-        at = memmem(at, (size_t)(end - at), word, strlen(word));
-        if (at == NULL) {
-            return false;
+    for (size_t at = 0; at < len; at += 4) {
+        const char *found = memmem(text + at, len - at, "%TAG", 4);
+        if (found == NULL) {
+            break;
         }
-        at += strlen(word);
+        at = (size_t)(found - text);
+        n += begins_line(text, at) ? 1 : 0;
     }
-    return true;
+    return n > TAG_DIRECTIVES_MAX;
 }
 
 enum err_kind yamlx_parse(const char *text, size_t len, json_t **ret, struct err *err)
