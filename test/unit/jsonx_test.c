@@ -284,6 +284,7 @@ static void a_list_that_is_damaged_is_an_error_and_never_a_shorter_list(void **s
         {"a hole", "{\"items\":[{},,{}]}"},
         {"a comma first", "{\"items\":[,{}]}"},
         {"a comma last", "{\"items\":[{},]}"},
+        {"something else than a comma", "{\"items\":[{}x{}]}"},
         {"no comma", "{\"items\":[{} {}]}"},
         {"something after it", "{\"items\":[]}x"},
         {"damage before it", "{\"a\":tru,\"items\":[]}"},

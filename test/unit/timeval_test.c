@@ -281,6 +281,7 @@ static void what_go_refuses_as_a_duration_is_refused_with_advice(void **state)
         "1m30",
         "1..5s",
         "9223372036854775808ns",
+        "18446744073.9s",
         "3000000h",
         "9223372036854775.808us",
         "9223372036854ms775us808ns",

@@ -100,6 +100,7 @@ static void keys_become_the_strings_that_helm_makes(void **state)
          "{\"a\":true,\"b\":\"on\",\"c\":true,\"false\":1}"},
         {"numbers", "{1: a, 0x10: b, 1.5: c, -7: d}",
          "{\"1\":\"a\",\"16\":\"b\",\"1.5\":\"c\",\"-7\":\"d\"}"},
+        {"the least integer", "{-9223372036854775808: a}", "{\"-9223372036854775808\":\"a\"}"},
         {"reals as 32 bits",
          "{1e6: a, 123456.0: b, 1234567.0: c, 123456789.5: d, 0.0001: e, 1e-5: f}",
          "{\"1e+06\":\"a\",\"123456\":\"b\",\"1.234567e+06\":\"c\",\"1.2345679e+08\":\"d\","
@@ -355,6 +356,18 @@ static void a_document_is_bounded_in_bytes_with_its_aliases_written_out(void **s
     b.len = fits;
     repeat(&b, "*a, ", 15);
     buf_add_str(&b, "]");
+    assert_int_equal(kind_of(&b), ERR_LIMIT);
+    buf_reset(&b);
+    /* 1,000 nodes, and 100 or 101 times the same by alias. */
+    buf_add_str(&b, "a: &a [");
+    repeat(&b, "x,", 999);
+    buf_add_str(&b, "]\nb: [");
+    repeat(&b, "*a, ", 100);
+    fits = b.len;
+    buf_add_str(&b, "]");
+    assert_int_equal(kind_of(&b), ERR_NONE);
+    b.len = fits;
+    buf_add_str(&b, "*a]");
     assert_int_equal(kind_of(&b), ERR_LIMIT);
     buf_reset(&b);
     repeat(&b, "# 3456789 123456\n", LIMIT_VALUES_BYTES / 17);
