@@ -471,6 +471,21 @@ static void run_sync(struct pass *p, struct held *held)
     held_free(held);
 }
 
+/* The object cannot be locked as it stands: its status holds something absurd, or its lock was not
+ * kept. That is this object's own trouble; a CRD that keeps nobody's lock is noticed by its watch.
+ */
+static void tell_refusal(struct pass *p, const struct err *err)
+{
+    event_emit(p->w->options.events, &(struct event){.ns = p->hr->ns,
+                                                     .name = p->hr->name,
+                                                     .uid = p->hr->uid,
+                                                     .resource_version = p->hr->resource_version,
+                                                     .warning = true,
+                                                     .reason = "LockRefused",
+                                                     .action = "Lock",
+                                                     .note = err->msg});
+}
+
 static void take_and_sync(struct pass *p, bool expired, const char *why)
 {
     struct worker *w = p->w;
@@ -503,10 +518,8 @@ static void take_and_sync(struct pass *p, bool expired, const char *why)
         queue_add_after(w->options.queue, p->key, locks_lease_ms(w->options.locks), QUEUE_HIGH);
         return;
     }
-    if (kind == ERR_INVALID && err.code == 0) {
-        /* Accepted and not kept: the CRD's fault, so everybody's. (A refusal, with its HTTP status,
-         * is this object's own.) */
-        worker_set_crd_problem(w, &err);
+    if (kind == ERR_INVALID) {
+        tell_refusal(p, &err);
     }
     log_warn("lock", "the lock could not be taken, trying again",
              LOG_S("kind", err_kind_name(kind)), LOG_S("err", err.msg));

@@ -325,6 +325,63 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
+// What a hand writes into one object's status costs nobody else anything, and (but for an epoch that nothing can follow) not
+// that object either.
+func TestAbsurdStatusCostsNobodyElse(t *testing.T) {
+	t.Parallel()
+	ns, dir := newNamespace(t)
+	repo := startRepo(t, dir)
+	repo.pack("one", "0.1.0")
+	startBelay(t, "a", belayOptions{ns: ns, dir: dir, flags: []string{"--lease-timeout", "5s", "--charts-sync-interval", "2s"}})
+	rows := []struct{ name, status string }{
+		{"good", ``},
+		{"epoch", `{"lease":{"holderIdentity":"ghost","leaseTransitions":9223372036854775807}}`},
+		{"future", `{"conditions":[{"type":"Released","status":"Unknown","reason":"X","lastTransitionTime":"2100-01-01T00:00:00Z"}],"lease":{"holderIdentity":"ghost","leaseTransitions":50,"leaseDurationSeconds":5}}`},
+		{"emptied", `{"conditions":[]}`},
+		{"backoff", `{"conditions":[{"type":"Released","status":"False","reason":"X"}],"attempt":{"digest":"","generation":1,"failures":9223372036854775807,"notBefore":"2100-01-01T00:00:00Z"}}`},
+		{"promise", `{"conditions":[{"type":"Released","status":"Unknown","reason":"X","lastTransitionTime":"2000-01-01T00:00:00Z"}],"lease":{"holderIdentity":"ghost","leaseTransitions":50,"leaseDurationSeconds":-7}}`},
+	}
+	for _, row := range rows {
+		s := spec(repo, "one", "0.1.0", object{"v": int64(1)})
+		s["releaseName"] = row.name
+		createHR(t, ns, row.name, s)
+	}
+	for _, row := range rows {
+		waitReleased(t, ns, row.name, "True", 60*time.Second)
+		if row.status == "" {
+			continue
+		}
+		body := []byte(`{"status":` + row.status + `}`)
+		if _, err := env.dyn.Resource(helmReleases).Namespace(ns).Patch(context.Background(), row.name, types.MergePatchType, body, metav1.PatchOptions{}, "status"); err != nil {
+			t.Fatalf("%s: %v", row.name, err)
+		}
+	}
+	for _, row := range rows {
+		patchSpec(t, ns, row.name, object{"values": object{"v": int64(2)}})
+	}
+	for _, row := range rows {
+		if row.name == "epoch" {
+			continue
+		}
+		waitReleased(t, ns, row.name, "True", 90*time.Second)
+		if got := newest(t, ns, row.name); got != 2 {
+			t.Errorf("%s: revision %d, want 2", row.name, got)
+		}
+	}
+	eventually(t, 30*time.Second, "an Event tells of the epoch", func() bool {
+		list, err := env.kube.EventsV1().Events(ns).List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			if e.Reason == "LockRefused" && e.Regarding.Name == "epoch" && strings.Contains(e.Note, "leaseTransitions") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // Two HelmReleases, one Helm release: the first keeps it, the other says whose it is; deleting the loser uninstalls nothing.
 func TestOneReleaseOneOwner(t *testing.T) {
 	t.Parallel()
