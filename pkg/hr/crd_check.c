@@ -1,5 +1,6 @@
-/* Does the served CRD keep what the lock writes? Walks openAPIV3Schema along each path;
- * x-kubernetes-preserve-unknown-fields keeps everything below it. */
+/* Does the served CRD keep what the lock writes? Walks openAPIV3Schema along each path, by the rule
+ * of structural schemas: what a schema names is checked and pruned by that schema; of what it does
+ * not name, all is kept below x-kubernetes-preserve-unknown-fields, and nothing elsewhere. */
 #include <string.h>
 
 #include "base/text.h"
@@ -47,19 +48,23 @@ static const char *const phases[] = {
 #undef PHASE
 };
 
-/* The schema of the field at path, or NULL if it would be pruned. *ret_kept: something above keeps
- * all fields. */
-static const json_t *schema_at(const json_t *schema, const char *path, bool *ret_kept)
+/* The schema of the array's elements, of the field, or of any field (maps); NULL if it has none. */
+static const json_t *schema_below(const json_t *schema, const char *field)
 {
-    *ret_kept = false;
-    while (schema != NULL && *path != '\0') {
-        if (json_is_true(json_object_get(schema, "x-kubernetes-preserve-unknown-fields"))) {
-            *ret_kept = true;
-            return NULL;
-        }
-        if (json_object_get(schema, "items") != NULL) {
-            schema = json_object_get(schema, "items");
-        }
+    const json_t *named = json_object_get(json_object_get(schema, "properties"), field);
+    const json_t *any = json_object_get(schema, "additionalProperties");
+    return named != NULL ? named : json_is_false(any) ? NULL : any;
+}
+
+/* The schema of the field at path, or NULL if none names it: then *ret_kept says whether it is kept
+ * all the same. all_kept: this CRD prunes nothing. */
+static const json_t *schema_at(const json_t *schema, const char *path, bool all_kept,
+                               bool *ret_kept)
+{
+    *ret_kept = all_kept;
+    while (*path != '\0') {
+        const json_t *items = json_object_get(schema, "items");
+        schema = items != NULL ? items : schema;
         char name[64];
         size_t len = strcspn(path, ".");
         if (len >= sizeof(name)) {
@@ -67,7 +72,14 @@ static const json_t *schema_at(const json_t *schema, const char *path, bool *ret
         }
         memcpy(name, path, len);
         name[len] = '\0';
-        schema = json_object_get(json_object_get(schema, "properties"), name);
+        const json_t *below = schema_below(schema, name);
+        if (below == NULL) {
+            *ret_kept =
+                all_kept ||
+                json_is_true(json_object_get(schema, "x-kubernetes-preserve-unknown-fields"));
+            return NULL;
+        }
+        schema = below;
         path += len + (path[len] == '.' ? 1 : 0);
     }
     return schema;
@@ -116,22 +128,23 @@ enum err_kind hr_crd_check(const json_t *crd, struct err *err)
     if (!json_is_object(jsonx_at(version, "subresources.status"))) {
         return fault(err, "the status subresource", "");
     }
+    /* A CRD from the days of apiextensions/v1beta1 may have this still. */
+    bool all_kept = jsonx_bool(crd, "spec.preserveUnknownFields", false);
     const json_t *schema = jsonx_at(version, "schema.openAPIV3Schema");
     bool kept = false;
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
-        if (schema_at(schema, paths[i], &kept) == NULL && !kept) {
+        if (schema_at(schema, paths[i], all_kept, &kept) == NULL && !kept) {
             return fault(err, "", paths[i]);
         }
     }
-    const json_t *type = schema_at(schema, "status.conditions.type", &kept);
-    for (size_t i = 0; type != NULL && i < sizeof(condition_types) / sizeof(condition_types[0]);
-         i++) {
+    const json_t *type = schema_at(schema, "status.conditions.type", all_kept, &kept);
+    for (size_t i = 0; i < sizeof(condition_types) / sizeof(condition_types[0]); i++) {
         if (!enum_takes(type, condition_types[i])) {
             return fault(err, "condition type ", condition_types[i]);
         }
     }
-    const json_t *phase = schema_at(schema, "status.phase", &kept);
-    for (size_t i = 0; phase != NULL && i < sizeof(phases) / sizeof(phases[0]); i++) {
+    const json_t *phase = schema_at(schema, "status.phase", all_kept, &kept);
+    for (size_t i = 0; i < sizeof(phases) / sizeof(phases[0]); i++) {
         if (!enum_takes(phase, phases[i])) {
             return fault(err, "phase ", phases[i]);
         }

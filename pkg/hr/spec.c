@@ -95,7 +95,11 @@ static void read_chart(const json_t *spec, struct hr *hr)
     s->chart_secret_name = text_of(hr, spec, "chart.secretRef.name");
     s->chart_pull_secret = text_of(hr, spec, "chart.chartPullSecret.name");
     s->skip_dep_update = bool_of(hr, spec, "chart.skipDepUpdate", false);
-    if (s->chart_git != NULL && s->chart_path != NULL) {
+    bool from_repository =
+        s->chart_repository != NULL && s->chart_name != NULL && s->chart_version != NULL;
+    /* Two complete sources: git wins, as in helm-operator. Half a git source beside half a
+     * repository: whoever writes a git URL means git. */
+    if (s->chart_git != NULL && (s->chart_path != NULL || !from_repository)) {
         bad(hr, "spec.chart.git",
             "git charts are not served yet by this version; use repository, name and version");
     } else if (s->chart_repository == NULL) {
@@ -125,6 +129,30 @@ static bool is_release_name(const char *name)
     return before != '.' && before != '-';
 }
 
+/* origin: how the name came about, if not from spec.releaseName. The messages leave room for the
+ * advice, which comes last: struct err cuts at its end. */
+static void check_release_name(struct hr *hr, const char *origin)
+{
+    const char *name = hr->spec.release_name;
+    size_t len = strlen(name);
+    _cleanup_(free_cstr)
+    char *shown = text_clean(name, len, HR_RELEASE_NAME_MAX + 10);
+    _cleanup_(free_cstr)
+    char *what = NULL;
+    if (len > HR_RELEASE_NAME_MAX) {
+        what = xasprintf("\"%s\"%s has %zu characters, Helm takes at most %d: set "
+                         "spec.releaseName to at most %d characters",
+                         shown, origin, len, HR_RELEASE_NAME_MAX, HR_RELEASE_NAME_MAX);
+    } else if (!is_release_name(name)) {
+        what = xasprintf("\"%s\"%s is no release name: set spec.releaseName to lower-case letters, "
+                         "digits, '-' and '.', with a letter or digit at both ends",
+                         shown, origin);
+    }
+    if (what != NULL) {
+        bad(hr, "spec.releaseName", what);
+    }
+}
+
 static void read_names(const json_t *spec, struct hr *hr)
 {
     struct hr_spec *s = &hr->spec;
@@ -139,21 +167,7 @@ static void read_names(const json_t *spec, struct hr *hr)
                               ? xasprintf("%s-%s", hr->ns, hr->name)
                               : xasprintf("%s-%s-%s", hr->ns, s->target_ns, hr->name);
     }
-    size_t len = strlen(s->release_name);
-    if (len > HR_RELEASE_NAME_MAX) {
-        _cleanup_(free_cstr)
-        char *what = xasprintf("the release name %s\"%.80s\" has %zu characters, Helm takes at "
-                               "most %d: set spec.releaseName to a shorter one",
-                               given ? "" : "made of namespace and name, ", s->release_name, len,
-                               HR_RELEASE_NAME_MAX);
-        bad(hr, "spec.releaseName", what);
-    } else if (!is_release_name(s->release_name)) {
-        _cleanup_(free_cstr)
-        char *what = xasprintf("\"%s\" is no release name: lower-case letters, digits, '-' and "
-                               "'.', beginning and ending with a letter or digit",
-                               s->release_name);
-        bad(hr, "spec.releaseName", what);
-    }
+    check_release_name(hr, given ? "" : ", made of namespaces and name,");
 }
 
 /* ---- values ---- */
@@ -224,19 +238,25 @@ static void read_location_ref(struct hr *hr, const json_t *ref, enum hr_values_k
     src->optional = jsonx_bool(ref, "optional", false);
 }
 
+static const json_t *given(const json_t *item, const char *name)
+{
+    const json_t *ref = json_object_get(item, name);
+    return json_is_null(ref) ? NULL : ref;
+}
+
 /* If several refs are set, the order of precedence is helm-operator's. */
 static void read_values_from(const json_t *item, size_t i, struct hr *hr)
 {
     _cleanup_(free_cstr)
     char *field = xasprintf("spec.valuesFrom[%zu]", i);
     const json_t *ref;
-    if ((ref = json_object_get(item, "configMapKeyRef")) != NULL) {
+    if ((ref = given(item, "configMapKeyRef")) != NULL) {
         read_object_ref(hr, ref, HR_VALUES_CONFIGMAP, field);
-    } else if ((ref = json_object_get(item, "secretKeyRef")) != NULL) {
+    } else if ((ref = given(item, "secretKeyRef")) != NULL) {
         read_object_ref(hr, ref, HR_VALUES_SECRET, field);
-    } else if ((ref = json_object_get(item, "externalSourceRef")) != NULL) {
+    } else if ((ref = given(item, "externalSourceRef")) != NULL) {
         read_location_ref(hr, ref, HR_VALUES_URL, "url", field);
-    } else if ((ref = json_object_get(item, "chartFileRef")) != NULL) {
+    } else if ((ref = given(item, "chartFileRef")) != NULL) {
         read_location_ref(hr, ref, HR_VALUES_CHART_FILE, "path", field);
     } else {
         bad(hr, field,

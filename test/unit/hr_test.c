@@ -166,6 +166,10 @@ static void a_fault_in_the_spec_names_its_field(void **state)
         {"chart: {repository: [], name: c, version: 1.0.0}", "spec.chart.repository"},
         {"chart: c", "spec.chart"},
         {"chart: {git: 'g@h:o/r', path: p}", "spec.chart.git"},
+        {"chart: {git: 'g@h:o/r', path: p, repository: 'http://h', name: c, version: 1.0.0}",
+         "spec.chart.git"}, /* git wins, as in helm-operator */
+        {"chart: {git: 'g@h:o/r'}", "spec.chart.git"},
+        {"chart: {git: 'g@h:o/r', name: c}", "spec.chart.git"},
         {"timeout: 5", "spec.chart"},
         {CHART ", chart: {secretRef: s}", "spec.chart"},
         {"chart: {repository: 'http://h', name: c, version: 1.0.0, chartPullSecret: s}",
@@ -199,6 +203,8 @@ static void a_fault_in_the_spec_names_its_field(void **state)
         {CHART ", valuesFrom: {}", "spec.valuesFrom"},
         {CHART ", valuesFrom: [{}]", "spec.valuesFrom[0]"},
         {CHART ", valuesFrom: [text]", "spec.valuesFrom[0]"},
+        {CHART ", valuesFrom: [{configMapKeyRef: null, secretKeyRef: null}]", "spec.valuesFrom[0]"},
+        {CHART ", valuesFrom: [{configMapKeyRef: text}]", "spec.valuesFrom[0]"},
         {CHART ", valuesFrom: [{configMapKeyRef: {name: a}}, {secretKeyRef: {}}]",
          "spec.valuesFrom[1]"},
         {CHART ", valuesFrom: [{configMapKeyRef: {name: a, key: 1}}]", "spec.valuesFrom[0].key"},
@@ -291,6 +297,58 @@ static void release_names_are_helms(void **state)
     }
 }
 
+/* Whoever reads the condition must not have to look anything up (case 40). */
+static void a_bad_release_name_is_told_with_what_to_do(void **state)
+{
+    static const struct {
+        const char *spec;
+        const char *words[5];
+    } rows[] = {
+        {CHART ", releaseName: " TEN TEN TEN TEN TEN "abcd",
+         {TEN TEN TEN TEN TEN "abcd", "54 characters", "at most 53", "set spec.releaseName to"}},
+        {CHART ", targetNamespace: " TEN TEN TEN TEN TEN TEN TEN,
+         {"made of namespaces and name", "\"ns-" TEN TEN TEN, "...\"", "75 characters",
+          "set spec.releaseName to at most 53 characters"}},
+        {CHART ", releaseName: Upper", {"\"Upper\"", "lower-case", "set spec.releaseName to"}},
+        {CHART ", targetNamespace: Bad",
+         {"\"ns-Bad-x\"", "made of namespaces and name", "set spec.releaseName to"}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        _cleanup_(hr_free_ptr)
+        struct hr *hr = parse_spec(rows[i].spec);
+        assert_int_equal(hr->spec_err.kind, ERR_INVALID);
+        for (size_t k = 0; k < 5 && rows[i].words[k] != NULL; k++) {
+            if (strstr(hr->spec_err.msg, rows[i].words[k]) == NULL) {
+                fail_msg("\"%s\" does not say %s", hr->spec_err.msg, rows[i].words[k]);
+            }
+        }
+    }
+}
+
+/* The longest text still ends with what to do: it must not be cut off. */
+static void the_advice_survives_a_name_of_any_length(void **state)
+{
+    (void)state;
+    static const char *const pieces[] = {"a", "\\u20ac"};
+    for (size_t k = 0; k < 2; k++) {
+        _cleanup_(free_cstr)
+        char *name = xcalloc(6 * 500 + 1, 1);
+        for (size_t i = 0; i < 500; i++) {
+            memcpy(name + i * strlen(pieces[k]), pieces[k], strlen(pieces[k]));
+        }
+        _cleanup_(free_cstr)
+        char *spec = xasprintf(CHART ", targetNamespace: \"%s\"", name);
+        _cleanup_(hr_free_ptr)
+        struct hr *hr = parse_spec(spec);
+        assert_int_equal(hr->spec_err.kind, ERR_INVALID);
+        assert_true(text_has_suffix(hr->spec_err.msg, "to at most 53 characters"));
+        _cleanup_(free_cstr)
+        char *clean = text_clean(hr->spec_err.msg, strlen(hr->spec_err.msg), sizeof(hr->spec_err));
+        assert_string_equal(clean, hr->spec_err.msg); /* no half of a character */
+    }
+}
+
 static void sources_of_values_keep_their_order_after_the_old_form(void **state)
 {
     (void)state;
@@ -299,7 +357,8 @@ static void sources_of_values_keep_their_order_after_the_old_form(void **state)
         CHART ", valuesFrom: [{configMapKeyRef: {name: cm}}, {secretKeyRef: {name: sec, namespace: "
               "other, key: k, optional: true}}, {externalSourceRef: {url: 'https://u', optional: "
               "true}}, {chartFileRef: {path: 'p/v.yaml'}}, {secretKeyRef: {name: loses}, "
-              "configMapKeyRef: {name: wins}}], valueFileSecrets: [{name: old1}, {name: old2}]");
+              "configMapKeyRef: {name: wins}}, {configMapKeyRef: null, secretKeyRef: {name: "
+              "only}}], valueFileSecrets: [{name: old1}, {name: old2}]");
     static const struct {
         enum hr_values_kind kind;
         const char *ns, *name, *key, *location;
@@ -312,6 +371,7 @@ static void sources_of_values_keep_their_order_after_the_old_form(void **state)
         {HR_VALUES_URL, NULL, NULL, NULL, "https://u", true},
         {HR_VALUES_CHART_FILE, NULL, NULL, NULL, "p/v.yaml", false},
         {HR_VALUES_CONFIGMAP, "ns", "wins", "values.yaml", NULL, false},
+        {HR_VALUES_SECRET, "ns", "only", "values.yaml", NULL, false},
     };
     assert_string_equal(hr->spec_err.msg, "");
     assert_int_equal(hr->spec.values_from_count, sizeof(rows) / sizeof(rows[0]));
@@ -814,6 +874,70 @@ static void a_crd_that_refuses_a_word_that_we_write_is_refused_by_it(void **stat
     }
 }
 
+/* The API server's own rule (structural schemas): a place that keeps unknown fields keeps those
+ * below it too, but prunes and checks again wherever its schema does name the field. */
+static void what_keeps_unknown_fields_keeps_only_what_is_not_named_below_it(void **state)
+{
+    static const struct {
+        const char *name, *crd; /* YAML of spec, with one version v1 */
+        const char *fault;      /* in the message; NULL if the CRD will do */
+    } rows[] = {
+        {"the root keeps all, and nothing is named",
+         "{versions: [{name: v1, served: true, subresources: {status: {}}, schema: "
+         "{openAPIV3Schema: {x-kubernetes-preserve-unknown-fields: true}}}]}",
+         NULL},
+        {"the root keeps all, but the status is named without the lease",
+         "{versions: [{name: v1, served: true, subresources: {status: {}}, schema: "
+         "{openAPIV3Schema: {x-kubernetes-preserve-unknown-fields: true, properties: {status: "
+         "{properties: {observedGeneration: {type: integer}}}}}}}]}",
+         "status.phase"},
+        {"the status keeps all, but a list of condition types is named",
+         "{versions: [{name: v1, served: true, subresources: {status: {}}, schema: "
+         "{openAPIV3Schema: {properties: {status: {x-kubernetes-preserve-unknown-fields: true, "
+         "properties: {conditions: {items: {x-kubernetes-preserve-unknown-fields: true, "
+         "properties: {type: {enum: [Released]}}}}}}}}}}]}",
+         "condition type"},
+        {"the status keeps all, but a list of phases is named",
+         "{versions: [{name: v1, served: true, subresources: {status: {}}, schema: "
+         "{openAPIV3Schema: {properties: {status: {x-kubernetes-preserve-unknown-fields: true, "
+         "properties: {phase: {enum: [Failed]}}}}}}}]}",
+         "phase "},
+        {"any name is taken in the lease",
+         "{versions: [{name: v1, served: true, subresources: {status: {}}, schema: "
+         "{openAPIV3Schema: {properties: {status: {x-kubernetes-preserve-unknown-fields: true, "
+         "properties: {lease: {additionalProperties: {}}}}}}}}]}",
+         NULL},
+        {"no more names are taken in the lease",
+         "{versions: [{name: v1, served: true, subresources: {status: {}}, schema: "
+         "{openAPIV3Schema: {properties: {status: {x-kubernetes-preserve-unknown-fields: true, "
+         "properties: {lease: {additionalProperties: false}}}}}}}]}",
+         "status.lease.holderIdentity"},
+        {"a CRD from the days of v1beta1 that prunes nothing",
+         "{preserveUnknownFields: true, versions: [{name: v1, served: true, subresources: "
+         "{status: {}}, schema: {openAPIV3Schema: {properties: {status: {properties: "
+         "{phase: {type: string}}}}}}}]}",
+         NULL},
+        {"a CRD without any schema, from those days",
+         "{preserveUnknownFields: true, versions: [{name: v1, served: true, subresources: "
+         "{status: {}}}]}",
+         NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        _cleanup_(free_cstr)
+        char *text = xasprintf("spec: %s\n", rows[i].crd);
+        _cleanup_json_ json_t *crd = yaml(text);
+        struct err err = ERR_INIT;
+        enum err_kind kind = hr_crd_check(crd, &err);
+        bool right = rows[i].fault == NULL
+                         ? kind == ERR_NONE
+                         : kind == ERR_INVALID && strstr(err.msg, rows[i].fault) != NULL;
+        if (!right) {
+            fail_msg("%s: %s \"%s\"", rows[i].name, err_kind_name(kind), err.msg);
+        }
+    }
+}
+
 static void a_crd_without_its_frame_is_refused(void **state)
 {
     (void)state;
@@ -844,6 +968,8 @@ int main(void)
         cmocka_unit_test(a_fault_in_the_spec_names_its_field),
         cmocka_unit_test(without_a_spec_the_object_is_still_one),
         cmocka_unit_test(release_names_are_helms),
+        cmocka_unit_test(a_bad_release_name_is_told_with_what_to_do),
+        cmocka_unit_test(the_advice_survives_a_name_of_any_length),
         cmocka_unit_test(sources_of_values_keep_their_order_after_the_old_form),
         cmocka_unit_test(what_lacks_a_name_is_no_helm_release),
         cmocka_unit_test(an_object_without_status_reads_as_untouched),
@@ -861,6 +987,7 @@ int main(void)
         cmocka_unit_test(the_crd_of_this_version_is_taken),
         cmocka_unit_test(a_crd_without_a_field_that_we_write_is_refused_by_its_name),
         cmocka_unit_test(a_crd_that_refuses_a_word_that_we_write_is_refused_by_it),
+        cmocka_unit_test(what_keeps_unknown_fields_keeps_only_what_is_not_named_below_it),
         cmocka_unit_test(a_crd_without_its_frame_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
