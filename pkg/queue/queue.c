@@ -230,10 +230,12 @@ static void add_after_locked(struct queue *q, struct item *item, int64_t after_m
         return;
     }
     struct mono due = mono_add_ms(clock_mono(q->clock), after_ms);
-    bool earlier_pending = item->heap_index != NOT_DELAYED && !mono_before(due, item->due);
-    if (earlier_pending) {
-        item->due_priority = priority < item->due_priority ? priority : item->due_priority;
-        return;
+    if (item->heap_index != NOT_DELAYED) {
+        priority = priority < item->due_priority ? priority : item->due_priority;
+        if (!mono_before(due, item->due)) {
+            item->due_priority = priority;
+            return;
+        }
     }
     heap_remove(q, item);
     item->due = due;

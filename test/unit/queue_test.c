@@ -111,6 +111,41 @@ static void the_earliest_delay_of_a_key_counts(void **state)
     queue_free(q);
 }
 
+/* An edit that waits for its time does not become a resync because a resync comes sooner. */
+static void the_more_urgent_of_two_delays_wins_whichever_is_earlier(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t first_ms, second_ms;
+        enum queue_priority first, second;
+    } rows[] = {
+        {"urgent, then an earlier one", 500, 100, QUEUE_HIGH, QUEUE_LOW},
+        {"urgent, then a later one", 100, 500, QUEUE_HIGH, QUEUE_LOW},
+        {"then an earlier urgent one", 500, 100, QUEUE_LOW, QUEUE_HIGH},
+        {"then a later urgent one", 100, 500, QUEUE_LOW, QUEUE_HIGH},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct fake_clock c = fake();
+        struct queue *q = queue_new(&c.clock);
+        queue_add_after(q, "a", rows[i].first_ms, rows[i].first);
+        queue_add_after(q, "a", rows[i].second_ms, rows[i].second);
+        c.now = mono_add_ms(c.now, 100);
+        queue_add(q, "resync", QUEUE_LOW);
+        char *key = queue_get(q);
+        if (strcmp(key, "a") != 0) {
+            fail_msg("%s: got %s", rows[i].name, key);
+        }
+        queue_done(q, key);
+        free(key);
+        /* The earlier urgency does not stay with the key. */
+        queue_add_after(q, "a", 100, QUEUE_LOW);
+        c.now = mono_add_ms(c.now, 100);
+        expect(q, "resync");
+        queue_free(q);
+    }
+}
+
 static void many_delays_come_out_in_order_of_time(void **state)
 {
     (void)state;
@@ -345,6 +380,7 @@ int main(void)
         cmocka_unit_test(edits_go_before_resyncs_and_each_in_order),
         cmocka_unit_test(a_change_during_work_is_not_lost_and_not_worked_on_twice_at_once),
         cmocka_unit_test(the_earliest_delay_of_a_key_counts),
+        cmocka_unit_test(the_more_urgent_of_two_delays_wins_whichever_is_earlier),
         cmocka_unit_test(many_delays_come_out_in_order_of_time),
         cmocka_unit_test(failures_back_off_until_they_are_forgotten),
         cmocka_unit_test(a_dropped_key_does_not_come_back),
