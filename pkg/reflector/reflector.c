@@ -116,6 +116,8 @@ static struct snap *snap_of(struct reflector *r, json_t *object, bool live)
 {
     char *key = key_of(object);
     if (key == NULL) {
+        log_warn("reflector", "an object has no name, it is left out",
+                 LOG_S("of", r->options.name));
         return NULL;
     }
     strip(object);

@@ -489,14 +489,21 @@ static void a_bad_object_can_be_deleted(void **state)
 static void a_list_with_a_nameless_item_deletes_nothing(void **state)
 {
     (void)state;
-    static const struct wire_answer answers[] = {
-        {.body = LIST("10", OBJECT("x", "1", "5"))},
-        {.status = 410, .body = "{}", .takes_ms = 2000},
-        {.body = LIST("20", "{\"metadata\":{}," BAD_SPEC "}," OBJECT("y", "2", "6"))},
+    static const char *const nameless[] = {
+        LIST("20", "{\"metadata\":{}," BAD_SPEC "}," OBJECT("y", "2", "6")),
+        LIST("20", "{\"metadata\":{\"name\":\"\"}}," OBJECT("y", "2", "6")),
+        LIST("20", "null," OBJECT("y", "2", "6")),
     };
-    struct scene *s = RUN(answers);
-    assert_told(s, "ADDED a/x uid=1 rv=5 listed; ADDED a/y uid=2 rv=6 listed; ");
-    end(s);
+    for (size_t i = 0; i < sizeof(nameless) / sizeof(nameless[0]); i++) {
+        const struct wire_answer answers[] = {
+            {.body = LIST("10", OBJECT("x", "1", "5"))},
+            {.status = 410, .body = "{}", .takes_ms = 2000},
+            {.body = nameless[i]},
+        };
+        struct scene *s = RUN(answers);
+        assert_told(s, "ADDED a/x uid=1 rv=5 listed; ADDED a/y uid=2 rv=6 listed; ");
+        end(s);
+    }
 }
 
 static void a_name_is_found_only_where_it_belongs(void **state)
