@@ -772,6 +772,36 @@ static void the_crd_of_this_version_is_taken(void **state)
     }
 }
 
+/* kubectl explain has to say something about each field. */
+static void check_described(const json_t *schema, const char *path, int depth)
+{
+    assert_true(depth < 12);
+    const char *name;
+    json_t *field;
+    json_object_foreach(json_object_get(schema, "properties"), name, field)
+    {
+        _cleanup_(free_cstr)
+        char *below = xasprintf("%s.%s", path, name);
+        if (jsonx_str(field, "description", "")[0] == '\0') {
+            fail_msg("%s has no description", below);
+        }
+        check_described(field, below, depth + 1);
+    }
+    const json_t *items = json_object_get(schema, "items");
+    if (items != NULL) {
+        check_described(items, path, depth + 1);
+    }
+}
+
+static void every_field_is_described(void **state)
+{
+    (void)state;
+    _cleanup_json_ json_t *crd = read_crd();
+    const json_t *top = json_object_get(schema_of(crd), "properties");
+    check_described(json_object_get(top, "spec"), "spec", 0);
+    check_described(json_object_get(top, "status"), "status", 0);
+}
+
 static void a_crd_without_a_field_that_we_write_is_refused_by_its_name(void **state)
 {
     static const char *const paths[] = {
@@ -985,6 +1015,7 @@ int main(void)
         cmocka_unit_test(a_message_that_is_no_text_becomes_one),
         cmocka_unit_test(old_conditions_get_the_generation_that_they_were_about),
         cmocka_unit_test(the_crd_of_this_version_is_taken),
+        cmocka_unit_test(every_field_is_described),
         cmocka_unit_test(a_crd_without_a_field_that_we_write_is_refused_by_its_name),
         cmocka_unit_test(a_crd_that_refuses_a_word_that_we_write_is_refused_by_it),
         cmocka_unit_test(what_keeps_unknown_fields_keeps_only_what_is_not_named_below_it),
