@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <malloc.h>
 
@@ -146,34 +147,42 @@ static void the_more_urgent_of_two_delays_wins_whichever_is_earlier(void **state
     }
 }
 
-static void many_delays_come_out_in_order_of_time(void **state)
+#define MANY 300
+
+/* Against a plain table of what is due when: a heap that is wrong would hand a key out late, as the
+ * clock of this test moves to whatever time the queue waits for. */
+static void many_delays_come_out_each_at_its_time(void **state)
 {
     (void)state;
     struct fake_clock c = fake();
     struct queue *q = queue_new(&c.clock);
+    int64_t due_ms[MANY] = {0}; /* 0: none */
+    size_t pending = 0;
     uint64_t seed = 3;
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < 3000; i++) {
         char key[32];
         seed = seed * 6364136223846793005U + 1442695040888963407U;
-        (void)snprintf(key, sizeof(key), "k%d", i % 300);
-        queue_add_after(q, key, (int64_t)(seed >> 40) % 10000 + 1,
-                        i % 2 == 0 ? QUEUE_HIGH : QUEUE_LOW);
-        if (i % 7 == 0) {
+        size_t k = (size_t)(seed >> 33) % MANY;
+        int64_t ms = (int64_t)(seed >> 45) % 10000 + 1;
+        (void)snprintf(key, sizeof(key), "%zu", k);
+        if (seed >> 62 == 0) {
             queue_drop(q, key);
+            pending -= due_ms[k] != 0 ? 1 : 0;
+            due_ms[k] = 0;
+        } else {
+            queue_add_after(q, key, ms, i % 2 == 0 ? QUEUE_HIGH : QUEUE_LOW);
+            pending += due_ms[k] == 0 ? 1 : 0;
+            due_ms[k] = due_ms[k] == 0 || ms < due_ms[k] ? ms : due_ms[k];
         }
     }
-    struct mono before = c.now;
-    for (;;) {
-        queue_add_after(q, "end", 20000, QUEUE_LOW);
+    assert_in_range(pending, MANY / 2, MANY);
+    for (; pending > 0; pending--) {
         char *key = queue_get(q);
+        size_t k = (size_t)strtoul(key, NULL, 10);
+        assert_int_equal(c.now.ns, 1 + due_ms[k] * NS_PER_MS);
+        due_ms[k] = 0;
         queue_done(q, key);
-        bool end = strcmp(key, "end") == 0;
         free(key);
-        assert_false(mono_before(c.now, before));
-        before = c.now;
-        if (end) {
-            break;
-        }
     }
     queue_free(q);
 }
@@ -272,35 +281,143 @@ static void idle_keys_are_forgotten(void **state)
 
 /* ---- threads ---- */
 
-struct waiter {
-    struct queue *q;
-    atomic_bool ended;
+/* A clock that says, with the queue's mutex held, that somebody waits: whoever takes the mutex
+ * after that finds the waiter asleep. Its time stands still, so that only a signal ends a wait. */
+struct still_clock {
+    struct clock clock;
+    struct mtx lock;
+    struct cond changed;
+    int waits;                 /* guarded by lock, as is the next */
+    struct mono last_deadline; /* of the last wait */
 };
 
-static void *waiter_main(void *arg)
+static struct mono still_mono(struct clock *c)
 {
-    struct waiter *w = arg;
-    char *key = queue_get(w->q);
-    must(key == NULL);
-    atomic_store(&w->ended, true);
-    return NULL;
+    (void)c;
+    return (struct mono){1};
 }
 
-static void shutdown_wakes_who_waits(void **state)
+static void still_wait(struct clock *c, struct cond *cond, struct mtx *m, struct mono deadline)
+{
+    struct still_clock *still = (struct still_clock *)c;
+    mtx_lock(&still->lock);
+    still->waits++;
+    still->last_deadline = deadline;
+    cond_broadcast(&still->changed);
+    mtx_unlock(&still->lock);
+    cond_wait_ms(cond, m, INT64_C(3600000));
+}
+
+static const struct clock_ops still_ops = {.mono = still_mono, .wait = still_wait};
+
+#define PATIENCE_S 20 /* a bound on a hang, not a measurement */
+
+/* The deadline of the count-th wait, once it has come. */
+static struct mono wait_number(struct still_clock *c, int count)
+{
+    MTX_GUARD(&c->lock);
+    for (int tries = 0; c->waits < count && tries < PATIENCE_S; tries++) {
+        cond_wait_ms(&c->changed, &c->lock, 1000);
+    }
+    if (c->waits < count) {
+        fail_msg("nobody woke the waiter: %d waits, not %d", c->waits, count);
+    }
+    return c->last_deadline;
+}
+
+static void *get_one(void *arg)
+{
+    return queue_get(arg);
+}
+
+/* What the thread got; on the heap, or NULL. */
+static char *join(pthread_t thread)
+{
+    struct timespec until;
+    void *got = NULL;
+    assert_int_equal(clock_gettime(CLOCK_REALTIME, &until), 0);
+    until.tv_sec += PATIENCE_S;
+    if (pthread_timedjoin_np(thread, &got, &until) != 0) {
+        fail_msg("nobody woke the waiter");
+    }
+    return got;
+}
+
+static void whoever_waits_is_woken(void **state)
 {
     (void)state;
-    struct waiter w = {.q = queue_new(clock_os())};
-    queue_add_after(w.q, "a", 3600000, QUEUE_LOW); /* the wait is not for ever, but for an hour */
+    struct still_clock c = {.clock = {.ops = &still_ops}};
+    mtx_init(&c.lock, "test");
+    cond_init(&c.changed);
+    struct queue *q = queue_new(&c.clock);
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, waiter_main, &w), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, get_one, q), 0);
     }
-    queue_shutdown(w.q);
+    assert_int_equal(wait_number(&c, 2).ns, INT64_MAX);
+    /* A delay: both look again, and wait for less; so at an earlier one. */
+    queue_add_after(q, "later", 3600000, QUEUE_LOW);
+    assert_int_equal(wait_number(&c, 4).ns, 1 + 3600000 * NS_PER_MS);
+    queue_add_after(q, "sooner", 1000, QUEUE_LOW);
+    assert_int_equal(wait_number(&c, 6).ns, 1 + 1000 * NS_PER_MS);
+    /* Two keys, two threads. */
+    queue_add(q, "a", QUEUE_LOW);
+    queue_add(q, "b", QUEUE_LOW);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(pthread_join(threads[i], NULL), 0); /* or it hangs */
+        char *key = join(threads[i]);
+        assert_non_null(key);
+        queue_done(q, key);
+        free(key);
     }
-    assert_true(atomic_load(&w.ended));
-    queue_free(w.q);
+    queue_free(q);
+    cond_release(&c.changed);
+    mtx_release(&c.lock);
+}
+
+static void the_end_of_work_wakes_a_waiter_if_the_key_is_dirty(void **state)
+{
+    (void)state;
+    struct still_clock c = {.clock = {.ops = &still_ops}};
+    mtx_init(&c.lock, "test");
+    cond_init(&c.changed);
+    struct queue *q = queue_new(&c.clock);
+    queue_add(q, "a", QUEUE_HIGH);
+    char *a = queue_get(q);
+    queue_add(q, "a", QUEUE_HIGH);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, get_one, q), 0);
+    (void)wait_number(&c, 1);
+    queue_done(q, a);
+    free(a);
+    a = join(thread);
+    assert_string_equal(a, "a");
+    queue_done(q, a);
+    free(a);
+    queue_free(q);
+    cond_release(&c.changed);
+    mtx_release(&c.lock);
+}
+
+static void shutdown_wakes_all_who_wait(void **state)
+{
+    (void)state;
+    struct still_clock c = {.clock = {.ops = &still_ops}};
+    mtx_init(&c.lock, "test");
+    cond_init(&c.changed);
+    struct queue *q = queue_new(&c.clock);
+    queue_add_after(q, "a", 3600000, QUEUE_LOW);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, get_one, q), 0);
+    }
+    (void)wait_number(&c, 2);
+    queue_shutdown(q);
+    for (int i = 0; i < 2; i++) {
+        assert_null(join(threads[i]));
+    }
+    queue_free(q);
+    cond_release(&c.changed);
+    mtx_release(&c.lock);
 }
 
 #define KEYS    50
@@ -381,13 +498,15 @@ int main(void)
         cmocka_unit_test(a_change_during_work_is_not_lost_and_not_worked_on_twice_at_once),
         cmocka_unit_test(the_earliest_delay_of_a_key_counts),
         cmocka_unit_test(the_more_urgent_of_two_delays_wins_whichever_is_earlier),
-        cmocka_unit_test(many_delays_come_out_in_order_of_time),
+        cmocka_unit_test(many_delays_come_out_each_at_its_time),
         cmocka_unit_test(failures_back_off_until_they_are_forgotten),
         cmocka_unit_test(a_dropped_key_does_not_come_back),
         cmocka_unit_test(after_shutdown_nothing_is_handed_out),
         cmocka_unit_test(a_delay_of_a_key_in_work_waits_for_its_end),
         cmocka_unit_test(idle_keys_are_forgotten),
-        cmocka_unit_test(shutdown_wakes_who_waits),
+        cmocka_unit_test(whoever_waits_is_woken),
+        cmocka_unit_test(the_end_of_work_wakes_a_waiter_if_the_key_is_dirty),
+        cmocka_unit_test(shutdown_wakes_all_who_wait),
         cmocka_unit_test(no_key_is_on_two_threads_and_no_add_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,7 +136,7 @@ static void a_watch_follows_the_list_and_each_event_moves_it(void **state)
         {.body = EVENT("MODIFIED", OBJECT("x", "1", "11")) EVENT("ADDED", OBJECT("z", "3", "12"))
              EVENT("DELETED", OBJECT("y", "2", "13")),
          .piece = 7},
-        {.body = BOOKMARK("20")},
+        {.body = EVENT("BOOKMARK", OBJECT("no-object", "9", "20"))},
     };
     struct scene *s = RUN(answers);
     assert_told(s, "ADDED a/x uid=1 rv=5 listed; ADDED a/y uid=2 rv=6 listed; "
@@ -241,6 +241,22 @@ static void a_recreated_object_is_another_one(void **state)
     assert_told(s, "ADDED a/x uid=1 rv=5 listed; "
                    "DELETED a/x uid=1 rv=5 listed; ADDED a/x uid=2 rv=11 live; "
                    "DELETED a/x uid=2 rv=11 live; ADDED a/x uid=3 rv=19 listed; ");
+    end(s);
+}
+
+/* An unreadable object may hide its version: then its UID alone tells two of one name apart. */
+static void a_recreated_bad_object_is_another_one(void **state)
+{
+    (void)state;
+#define NO_VERSION(uid) "{\"metadata\":{\"name\":\"x\",\"uid\":\"" uid "\"},\"spec\":\"\\ud800\"}"
+    static const struct wire_answer answers[] = {
+        {.body = LIST("10", NO_VERSION("1"))},
+        {.status = 410, .body = "{}", .takes_ms = 2000},
+        {.body = LIST("20", NO_VERSION("2"))},
+    };
+    struct scene *s = RUN(answers);
+    assert_told(s, "ADDED x uid=1 rv= listed bad; DELETED x uid=1 rv= listed bad; "
+                   "ADDED x uid=2 rv= listed bad; ");
     end(s);
 }
 
@@ -682,6 +698,7 @@ int main(void)
         cmocka_unit_test(a_failed_page_deletes_nothing),
         cmocka_unit_test(what_a_relist_lacks_was_deleted_and_what_it_repeats_is_no_news),
         cmocka_unit_test(a_recreated_object_is_another_one),
+        cmocka_unit_test(a_recreated_bad_object_is_another_one),
         cmocka_unit_test(a_narrow_reflector_asks_narrowly),
         cmocka_unit_test(a_query_that_does_not_fit_is_not_sent_in_part),
         cmocka_unit_test(gone_lists_afresh_whichever_way_it_is_said),
