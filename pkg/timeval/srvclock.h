@@ -6,7 +6,7 @@
 
 #include "timeval/timeval.h"
 
-#define SRVCLOCK_SAMPLES 64
+#define SRVCLOCK_SLOTS 64
 /* Two machines' clock rates differ by less than this: documented assumption (1 in 10). */
 #define SRVCLOCK_DRIFT_DIVISOR 10
 
@@ -15,16 +15,23 @@ struct srvclock_sample {
     int64_t date_ns; /* Date is floor(server now) in whole seconds */
 };
 
+/* What the replies of ten seconds say about (server's clock - our monotonic clock). */
+struct srvclock_slot {
+    int64_t low_ns, high_ns;
+    struct mono received; /* the last of them */
+    int64_t replies;
+};
+
 struct srvclock {
-    /* A ring, spaced so that it spans at least 10 minutes. */
-    struct srvclock_sample samples[SRVCLOCK_SAMPLES];
+    struct srvclock_sample newest;              /* received last, which is not always noted last */
+    struct srvclock_slot slots[SRVCLOCK_SLOTS]; /* a ring: at least 10 minutes */
     size_t count, next;
 };
 
 /* Note a reply (sent <= received). Replies whose Date may be a cache's must not be given. A Date
  * outside of the years 1970 to 2200 is ignored. */
 void srvclock_note(struct srvclock *c, struct mono sent, struct mono received, int64_t date_ns);
-/* The hull of what all kept samples say about now: disagreement between servers widens it, age
+/* The hull of what all kept replies say about now: disagreement between servers widens it, age
  * widens it by drift. False if there is no sample yet. */
 bool srvclock_now(const struct srvclock *c, struct mono now, struct srvtime *ret);
 

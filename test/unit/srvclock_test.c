@@ -57,9 +57,10 @@ static void one_reply_gives_its_bounds_to_the_nanosecond(void **state)
         int64_t sent, received, date, now, earliest, latest;
     } rows[] = {
         {"at once", 100 * SEC, 100 * SEC, EPOCH, 100 * SEC, EPOCH, EPOCH + SEC},
-        {"a round trip widens the late side", 100 * SEC, 100 * SEC + 20 * MS, EPOCH,
-         100 * SEC + 20 * MS, EPOCH, EPOCH + SEC + 20 * MS},
-        {"a reply that took 3 s", 100 * SEC, 103 * SEC, EPOCH, 103 * SEC, EPOCH, EPOCH + 4 * SEC},
+        {"a round trip and its drift widen the late side", 100 * SEC, 100 * SEC + 20 * MS, EPOCH,
+         100 * SEC + 20 * MS, EPOCH, EPOCH + SEC + 22 * MS},
+        {"a reply that took 3 s", 100 * SEC, 103 * SEC, EPOCH, 103 * SEC, EPOCH,
+         EPOCH + 4 * SEC + 300 * MS},
         {"one second later, a tenth of drift on each side", 100 * SEC, 100 * SEC, EPOCH, 101 * SEC,
          EPOCH + SEC - 100 * MS, EPOCH + 2 * SEC + 100 * MS},
         {"ten minutes later", 0, 0, EPOCH, 600 * SEC, EPOCH + 540 * SEC, EPOCH + 661 * SEC},
@@ -209,7 +210,7 @@ static void a_slow_reply_is_no_disagreement(void **state)
     /* Alone it is better than nothing, until a quick one comes. */
     struct srvclock d = {0};
     reply(&d, 1 * SEC, 20 * SEC, 0);
-    assert_true(width(at(&d, 21 * SEC)) == 21 * SEC);
+    assert_int_equal(width(at(&d, 21 * SEC)), 21 * SEC + 2 * SEC);
     reply(&d, 35 * SEC, 10 * MS, 0);
     assert_true(width(at(&d, 36 * SEC)) < 2 * SEC);
     assert_holds(at(&d, 36 * SEC), EPOCH + 36 * SEC);
@@ -220,15 +221,15 @@ static void within_a_slot_the_reply_that_tells_more_is_kept(void **state)
     (void)state;
     struct srvclock c = {0};
     reply(&c, 0, 2 * SEC, 0);
-    assert_int_equal(width(at(&c, 2 * SEC)), 3 * SEC);
+    assert_int_equal(width(at(&c, 2 * SEC)), 3 * SEC + 200 * MS);
     reply(&c, 3 * SEC, 10 * MS, 0);
-    assert_int_equal(width(at(&c, 3 * SEC + 10 * MS)), 1 * SEC + 10 * MS);
+    assert_int_equal(width(at(&c, 3 * SEC + 10 * MS)), 1 * SEC + 11 * MS);
     reply(&c, 3 * SEC + 20 * MS, 500 * MS, 0);
-    assert_true(width(at(&c, 3 * SEC + 520 * MS)) <= 1 * SEC + 10 * MS + 102 * MS);
+    assert_true(width(at(&c, 3 * SEC + 520 * MS)) <= 1 * SEC + 10 * MS + 103 * MS);
     /* 5 s later the kept one has drifted by half a second on each side: 500 ms of travel tell more.
      */
     reply(&c, 8 * SEC, 500 * MS, 0);
-    assert_int_equal(width(at(&c, 8 * SEC + 500 * MS)), 1500 * MS);
+    assert_int_equal(width(at(&c, 8 * SEC + 500 * MS)), 1550 * MS);
 }
 
 static void a_reply_noted_late_changes_nothing_unless_it_disagrees(void **state)
@@ -263,6 +264,142 @@ static void a_date_that_is_no_clocks_is_ignored(void **state)
     assert_true(srvclock_now(&c, (struct mono){2}, &t));
 }
 
+/* A fixed sequence of numbers (splitmix64). */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9E3779B97F4A7C15U);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+    return z ^ (z >> 31);
+}
+
+/* From 0 to max. */
+static int64_t up_to(uint64_t *state, int64_t max)
+{
+    return (int64_t)(next_random(state) % ((uint64_t)max + 1));
+}
+
+/* A server whose clock was offset_ns beside EPOCH + ours when ours read 0, and runs that much
+ * faster or slower. */
+struct server {
+    int64_t offset_ns, rate_ppm;
+};
+
+static int64_t clock_of(const struct server *s, int64_t now_ns)
+{
+    return EPOCH + now_ns + s->offset_ns + now_ns / 1000 * s->rate_ppm / 1000;
+}
+
+/* A reply of which only the server knows when in between it read its clock. */
+static void random_reply(struct srvclock *c, const struct server *s, int64_t sent_ns,
+                         int64_t took_ns, uint64_t *random)
+{
+    int64_t read_ns = clock_of(s, sent_ns + up_to(random, took_ns));
+    srvclock_note(c, (struct mono){sent_ns}, (struct mono){sent_ns + took_ns}, read_ns / SEC * SEC);
+}
+
+static void one_server_is_inside_whatever_its_rate_and_its_way(void **state)
+{
+    (void)state;
+    static const int64_t took_max[] = {1, 30 * MS, 5 * SEC, 60 * SEC};
+    static const int64_t pause_max[] = {20 * MS, 3 * SEC, 400 * SEC};
+    for (uint64_t seed = 1; seed <= 240; seed++) {
+        uint64_t random = seed;
+        struct server s = {.offset_ns = up_to(&random, 20000 * SEC) - 10000 * SEC,
+                           .rate_ppm = up_to(&random, 199998) - 99999};
+        struct srvclock c = {0};
+        int64_t now = up_to(&random, 1000 * SEC);
+        for (int i = 0; i < 300; i++) {
+            int64_t took = up_to(&random, took_max[seed % 4]);
+            random_reply(&c, &s, now, took, &random);
+            now += took;
+            assert_holds(at(&c, now), clock_of(&s, now));
+            now += up_to(&random, pause_max[seed % 3]);
+            assert_holds(at(&c, now), clock_of(&s, now));
+        }
+    }
+}
+
+#define SERVERS_MAX 5
+
+/* Servers that answer in any order: each one that was heard in the last ten minutes is inside.
+ * slack_ns: by how much they may be outside. */
+static void assert_servers_inside(uint64_t seed, int64_t took_min, int64_t took_max,
+                                  int64_t slack_ns)
+{
+    uint64_t random = seed;
+    struct srvclock c = {0};
+    struct server servers[SERVERS_MAX] = {0};
+    int64_t heard[SERVERS_MAX];
+    size_t n = 2 + (size_t)up_to(&random, SERVERS_MAX - 2);
+    for (size_t i = 0; i < n; i++) {
+        servers[i].offset_ns = up_to(&random, 8 * SEC);
+        heard[i] = -3600 * SEC;
+    }
+    static const int64_t pauses[] = {100 * MS, 3 * SEC, 15 * SEC};
+    int64_t now = up_to(&random, 100 * SEC);
+    for (int i = 0; i < 3000; i++) {
+        /* Some are heard rarely. */
+        size_t who = (size_t)up_to(&random, up_to(&random, (int64_t)n - 1));
+        int64_t took = took_min + up_to(&random, took_max - took_min);
+        random_reply(&c, &servers[who], now, took, &random);
+        now += took;
+        heard[who] = now;
+        struct srvtime t = at(&c, now);
+        for (size_t k = 0; k < n; k++) {
+            int64_t truth = clock_of(&servers[k], now);
+            if (now - heard[k] <= 600 * SEC) {
+                assert_true(t.earliest_ns - slack_ns <= truth);
+                assert_true(truth <= t.latest_ns + slack_ns);
+            }
+        }
+        now += up_to(&random, pauses[seed % 3]);
+    }
+}
+
+static void all_servers_heard_in_the_last_ten_minutes_are_inside(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        assert_servers_inside(seed, 20 * MS, 20 * MS, 0);
+        /* A reply that took longer than the newest and may be of the same server is no news. */
+        assert_servers_inside(seed, 1 * MS, 200 * MS, SEC + 200 * MS);
+    }
+}
+
+static void servers_in_a_chain_of_small_disagreements_are_all_inside(void **state)
+{
+    (void)state;
+    struct srvclock c = {0};
+    for (int64_t n = 0; n < 8000; n++) {
+        int64_t now = n * 100 * MS;
+        reply(&c, now, 0, n % 4 * 900 * MS);
+        struct srvtime t = at(&c, now);
+        for (int64_t s = 0; s <= n && s < 4; s++) {
+            assert_holds(t, EPOCH + now + s * 900 * MS);
+        }
+    }
+}
+
+static void a_server_is_remembered_from_when_it_was_last_heard(void **state)
+{
+    (void)state;
+    struct srvclock c = {0};
+    uint64_t random = 1;
+    int64_t now = 0;
+    /* One server is the first to be heard in each ten seconds, the other the second. */
+    for (; now < 620 * SEC; now += 10 * SEC) {
+        reply(&c, now + up_to(&random, SEC), 0, 0);
+        reply(&c, now + 2 * SEC, 0, 7 * SEC);
+    }
+    int64_t heard = now - 8 * SEC;
+    for (; now <= heard + 600 * SEC; now += 10 * SEC) {
+        int64_t sent = now + up_to(&random, SEC);
+        reply(&c, sent, 0, 0);
+        assert_holds(at(&c, sent), EPOCH + sent + 7 * SEC);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +416,10 @@ int main(void)
         cmocka_unit_test(within_a_slot_the_reply_that_tells_more_is_kept),
         cmocka_unit_test(a_reply_noted_late_changes_nothing_unless_it_disagrees),
         cmocka_unit_test(a_date_that_is_no_clocks_is_ignored),
+        cmocka_unit_test(one_server_is_inside_whatever_its_rate_and_its_way),
+        cmocka_unit_test(all_servers_heard_in_the_last_ten_minutes_are_inside),
+        cmocka_unit_test(servers_in_a_chain_of_small_disagreements_are_all_inside),
+        cmocka_unit_test(a_server_is_remembered_from_when_it_was_last_heard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
