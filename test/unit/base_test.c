@@ -538,9 +538,10 @@ static char *stderr_of(void (*fn)(void))
     return text;
 }
 
-static int failed_status;
+static void (*fault)(void);
+static int fault_status;
 
-static void fail_an_assertion(void)
+static void run_fault(void)
 {
     pid_t child = fork();
     assert_true(child >= 0);
@@ -548,21 +549,34 @@ static void fail_an_assertion(void)
         /* The child shares nothing with the tests but stderr; cmocka's own handler must not see its
          * end. */
         (void)signal(SIGABRT, SIG_DFL);
-        const char *text = "x";
-        must(strcmp(text, "\"y\\") == 0);
+        fault();
         _exit(0);
     }
-    assert_int_equal(waitpid(child, &failed_status, 0), child);
+    assert_int_equal(waitpid(child, &fault_status, 0), child);
+}
+
+/* What fn writes to stderr; it must end in abort(). Owner: the caller. */
+static char *assert_aborts(void (*fn)(void))
+{
+    fault = fn;
+    char *line = stderr_of(run_fault);
+    assert_true(WIFSIGNALED(fault_status));
+    assert_int_equal(WTERMSIG(fault_status), SIGABRT);
+    return line;
+}
+
+static void fail_an_assertion(void)
+{
+    const char *text = "x";
+    must(strcmp(text, "\"y\\") == 0);
 }
 
 static void a_broken_assertion_aborts_with_one_json_line(void **state)
 {
     (void)state;
-    must(failed_status == 0);
+    must(fault_status == 0);
     _cleanup_(free_cstr)
-    char *line = stderr_of(fail_an_assertion);
-    assert_true(WIFSIGNALED(failed_status));
-    assert_int_equal(WTERMSIG(failed_status), SIGABRT);
+    char *line = assert_aborts(fail_an_assertion);
     json_t *j = json_loads(line, 0, NULL);
     assert_non_null(j);
     assert_string_equal(json_string_value(json_object_get(j, "level")), "fatal");
@@ -628,6 +642,101 @@ static void a_mutex_excludes_and_knows_its_holder(void **state)
     shared_release(&s);
 }
 
+static void lock_twice(void)
+{
+    struct mtx m;
+    mtx_init(&m, "test");
+    mtx_lock(&m);
+    mtx_lock(&m);
+}
+
+static void unlock_what_is_free(void)
+{
+    struct mtx m;
+    mtx_init(&m, "test");
+    mtx_unlock(&m);
+}
+
+static void release_what_is_held(void)
+{
+    struct mtx m;
+    mtx_init(&m, "test");
+    mtx_lock(&m);
+    mtx_release(&m);
+}
+
+static void wait_without_the_mutex(void)
+{
+    struct mtx m;
+    struct cond c;
+    mtx_init(&m, "test");
+    cond_init(&c);
+    cond_wait_ms(&c, &m, 0);
+}
+
+static void never_wake(void *ctx)
+{
+    (void)ctx;
+}
+
+static void release_with_a_waker(void)
+{
+    struct cancel c;
+    cancel_init(&c);
+    struct cancel_waker w = {.wake = never_wake};
+    cancel_add(&c, &w);
+    cancel_release(&c);
+}
+
+static void remove_a_stranger(void)
+{
+    struct cancel c;
+    cancel_init(&c);
+    struct cancel_waker w = {.wake = never_wake};
+    cancel_remove(&c, &w);
+}
+
+static void wrap_no_error(void)
+{
+    struct err err = ERR_INIT;
+    (void)err_wrap(&err, "x");
+}
+
+static void set_no_error(void)
+{
+    struct err err = ERR_INIT;
+    (void)err_set(&err, ERR_NONE, "x");
+}
+
+static void consume_too_much(void)
+{
+    struct buf b = BUF_INIT(10);
+    buf_add_str(&b, "x");
+    buf_consume(&b, 2);
+}
+
+static void add_without_a_ceiling(void)
+{
+    struct buf b = {0};
+    buf_add_str(&b, "x");
+}
+
+static void misuse_aborts(void **state)
+{
+    (void)state;
+    static void (*const faults[])(void) = {
+        lock_twice,           unlock_what_is_free,   release_what_is_held, wait_without_the_mutex,
+        release_with_a_waker, remove_a_stranger,     wrap_no_error,        set_no_error,
+        consume_too_much,     add_without_a_ceiling,
+    };
+    for (size_t i = 0; i < COUNT(faults); i++) {
+        print_message("  fault %zu\n", i);
+        _cleanup_(free_cstr)
+        char *line = assert_aborts(faults[i]);
+        assert_non_null(strstr(line, "\"level\":\"fatal\""));
+    }
+}
+
 static void *answer(void *arg)
 {
     struct shared *s = arg;
@@ -652,7 +761,8 @@ static void a_waiter_is_woken_and_holds_the_mutex_again(void **state)
     s.counter = 1;
     cond_signal(&s.changed);
     while (s.counter != 2) {
-        cond_wait_ms(&s.changed, &s.lock, 60000);
+        /* Of all times the longest. */
+        cond_wait_ms(&s.changed, &s.lock, INT64_MAX);
     }
     /* A wait without time ends at once. */
     cond_wait_ms(&s.changed, &s.lock, 0);
@@ -756,6 +866,7 @@ int main(void)
         cmocka_unit_test(hashes_depend_on_each_byte_of_the_key),
         cmocka_unit_test(a_broken_assertion_aborts_with_one_json_line),
         cmocka_unit_test(a_mutex_excludes_and_knows_its_holder),
+        cmocka_unit_test(misuse_aborts),
         cmocka_unit_test(a_waiter_is_woken_and_holds_the_mutex_again),
         cmocka_unit_test(a_cancel_wakes_all_who_wait_and_those_who_come_later),
         cmocka_unit_test(a_cancel_from_another_thread_ends_a_wait),

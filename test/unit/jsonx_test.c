@@ -66,6 +66,10 @@ static void numbers_are_written_shortest_and_exactly(void **state)
         {"18446744073709551615", "1.8446744073709552e+19", "1.8446744073709552e+19"},
         {"123456789012345678901234567890", "1.2345678901234568e+29", "1.2345678901234568e+29"},
         {"1e21", "1e+21", "1e+21"},
+        {"1e300", "1e+300", "1e+300"},
+        {"1e-7", "1e-07", "1e-07"},
+        {"9007199254740992", "9007199254740992", "9007199254740992"},
+        {"-9223372036854775807", "-9223372036854775807", "-9223372036854775808"},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
         print_message("  %s\n", rows[i].text);
@@ -152,7 +156,10 @@ static void what_is_no_json_is_refused_by_its_place_without_its_content(void **s
          "00"
          "00000000000000000000000000000000000000000000000000",
          "line 1"},
-        {"a lone surrogate", "\"\\ud800\"", "line 1"},
+        {"a lone surrogate", "\"s3cr3t\\ud800\"", "line 1"},
+        {"a lone low surrogate", "\"s3cr3t\\udc00\"", "line 1"},
+        {"surrogates the wrong way round", "\"s3cr3t\\ude00\\ud83d\"", "line 1"},
+        {"a surrogate and no other", "\"\\ud83ds3cr3t\"", "line 1"},
         {"a NUL in a string", "{\"s3cr3t\":\"s3cr3t\\u0000\"}", "line 1"},
         {"a NUL in a key", "{\"s3cr3t\\u0000\":1}", "line 1"},
         {"no UTF-8", "\"\xFF\xFEs3cr3t\"", "line 1"},
