@@ -6,29 +6,9 @@ cd "$(dirname "$0")/../.." || exit 1
 : "${KUBECONFIG:?the cluster to test on}"
 crd=${CRD:-api/crd.yaml}
 ns=crd-test-$$
-passed=0 failed=0
-out=
+source test/e2e/checks.sh
 
-k() { "${KUBECTL:-kubectl}" --request-timeout=30s "$@"; }
 hr() { k -n "$ns" "$@"; }
-pass() { passed=$((passed + 1)); echo "ok $1"; }
-fail() { failed=$((failed + 1)); echo "not ok $1"; sed 's/^/#   /' <<<"${2:-$out}"; }
-# ok NAME COMMAND...: it succeeds.
-ok() {
-    local name=$1; shift
-    if out=$("$@" 2>&1); then pass "$name"; else fail "$name"; fi
-}
-# refused NAME TEXT COMMAND...: it fails, and says TEXT.
-refused() {
-    local name=$1 text=$2; shift 2
-    if out=$("$@" 2>&1); then fail "$name" "was taken: $out"; elif grep -qF -- "$text" <<<"$out"; then pass "$name"; else fail "$name"; fi
-}
-# is NAME WANT COMMAND...: it prints just that.
-is() {
-    local name=$1 want=$2; shift 2
-    if out=$("$@" 2>&1) && [ "$out" = "$want" ]; then pass "$name"; else fail "$name" "is   $out
-want $want"; fi
-}
 url() { echo "/apis/helm.fluxcd.io/v1/namespaces/$ns/helmreleases${1:+/$1}"; }
 object() { echo "{\"apiVersion\":\"helm.fluxcd.io/v1\",\"kind\":\"HelmRelease\",\"metadata\":{\"name\":\"$1\",\"namespace\":\"$ns\"},$2}"; }
 # As a plain client sends it: kubectl's own check of the fields, and its dropping of nulls, would be in the way.
@@ -201,5 +181,4 @@ refused "and its epoch does not fall" "$falls" status_merge x '{"lease":{"leaseT
 ok "the finalizer goes" hr patch hr x --type=json -p '[{"op":"test","path":"/metadata/finalizers/0","value":"helm.fluxcd.io/belay"},{"op":"remove","path":"/metadata/finalizers/0"}]'
 refused "and with it the object" "NotFound" hr get hr x
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+summary
