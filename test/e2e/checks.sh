@@ -2,7 +2,7 @@
 passed=0 failed=0
 out=
 
-k() { "${KUBECTL:-kubectl}" --request-timeout=30s "$@"; }
+k() { "${KUBECTL:-${TOOLS:+$TOOLS/}kubectl}" --request-timeout=30s "$@"; }
 pass() { passed=$((passed + 1)); echo "ok $1"; }
 fail() { failed=$((failed + 1)); echo "not ok $1"; sed 's/^/#   /' <<<"${2:-$out}"; }
 # ok NAME COMMAND...: it succeeds.
