@@ -250,9 +250,9 @@ static const char *const keys[] = {
     "1", "01", "0x1", "1.5", "true", "2001-12-14", "\xC3\xA9", "-k",      "k#k",   "''",
 };
 static const char *const odd_keys[] = {
-    "1e6",           "123456789.5", "0.00001", "1e300", ".inf",       "-.inf",
-    "k: ",           "\"\\u0085\"", "? x",     "[a]",   "{a: 1}",     "\" \"",
-    "!!binary YQ==", "<<x",         "*x0 ",    "&x0 k", "!!merge <<", "'<<'",
+    "1e6",         "123456789.5", "0.00001", ".inf",       "-.inf", "k: ",
+    "\"\\u0085\"", "? x",         "[a]",     "{a: 1}",     "\" \"", "!!binary YQ==",
+    "<<x",         "*x0 ",        "&x0 k",   "!!merge <<", "'<<'",
 };
 
 static void add(struct gen *g, const char *s)
@@ -508,16 +508,20 @@ static bool differs_on_purpose(const struct buf *text)
             return true;
         }
     }
-    /* A question mark at the end of a word, a comma in a tag. */
+    /* A question mark inside of a word of a flow, a flow's mark in a tag. */
+    bool flow_seen = false;
     bool in_tag = false;
-    for (size_t i = 1; i < text->len; i++) {
-        char before = text->data[i - 1];
+    char last = ','; /* that is no blank */
+    for (size_t i = 0; i < text->len; i++) {
         char c = text->data[i];
-        bool blank = c == ' ' || c == '\n' || c == '\r';
+        bool blank = strchr(" \t\r\n", c) != NULL;
         in_tag = !blank && (in_tag || c == '!');
-        if ((in_tag && c == ',') || (blank && before == '?' && i >= 2 && text->data[i - 2] > ' ')) {
+        if ((in_tag && strchr(",[]{}", c) != NULL) ||
+            (flow_seen && c == '?' && strchr("[{,:-", last) == NULL)) {
             return true;
         }
+        flow_seen = flow_seen || c == '[' || c == '{';
+        last = blank ? last : c;
     }
     return false;
 }

@@ -316,9 +316,31 @@ static void add_bomb(struct buf *b, const char *leaf, bool map, const char *befo
     }
 }
 
+/* jansson's memory, counted. The size stands in front of each block. */
+static size_t used_bytes, used_bytes_max;
+
+static void *count_malloc(size_t len)
+{
+    size_t *p = xmalloc(len + 2 * sizeof(size_t));
+    p[0] = len;
+    used_bytes += len;
+    used_bytes_max = used_bytes > used_bytes_max ? used_bytes : used_bytes_max;
+    return p + 2;
+}
+
+static void count_free(void *block)
+{
+    size_t *p = block;
+    if (p != NULL) {
+        used_bytes -= p[-2];
+        free(p - 2);
+    }
+}
+
 static void an_alias_bomb_is_refused_before_it_costs_anything(void **state)
 {
     (void)state;
+    json_set_alloc_funcs(count_malloc, count_free);
     static const struct {
         const char *name, *leaf;
         bool map;
@@ -336,9 +358,14 @@ static void an_alias_bomb_is_refused_before_it_costs_anything(void **state)
         assert_int_equal(kind_of(&b), ERR_NONE);
         buf_reset(&b);
         add_bomb(&b, rows[i].leaf, rows[i].map, rows[i].before, rows[i].after, 9);
+        used_bytes_max = 0;
         assert_int_equal(kind_of(&b), ERR_LIMIT);
+        assert_true(used_bytes_max > 0);
+        assert_true(used_bytes_max < 200000);
+        assert_int_equal(used_bytes, 0);
         buf_release(&b);
     }
+    json_set_alloc_funcs(malloc, free);
 }
 
 static void a_document_is_bounded_in_bytes_with_its_aliases_written_out(void **state)
