@@ -117,7 +117,7 @@ void srvclock_note(struct srvclock *c, struct mono sent, struct mono received, i
     struct srvclock_sample s = {.sent = sent, .received = received, .date_ns = date_ns};
     struct offsets o = offsets_of(&s);
     struct srvclock_slot alone = {
-        .low_ns = o.low_ns, .high_ns = o.high_ns, .received = received, .replies = 1};
+        .low_ns = o.low_ns, .high_ns = o.high_ns, .received = received, .alone = true};
     if (c->count == 0) {
         add_slot(c, &alone);
         c->newest = s;
@@ -129,7 +129,7 @@ void srvclock_note(struct srvclock *c, struct mono sent, struct mono received, i
     /* A watch's reply is noted when the watch ends: it may be older than the newest. */
     bool late = mono_before(received, c->newest.received);
     struct srvclock_slot *slot = last_slot(c);
-    if (!late && slot->replies == 1 && inside(o, offsets_of(&c->newest))) {
+    if (!late && slot->alone && inside(o, offsets_of(&c->newest))) {
         *slot = alone;
     } else if (received.ns / SLOT_NS > slot->received.ns / SLOT_NS) {
         add_slot(c, &alone);
@@ -139,7 +139,7 @@ void srvclock_note(struct srvclock *c, struct mono sent, struct mono received, i
         *slot = (struct srvclock_slot){.low_ns = h.low_ns,
                                        .high_ns = h.high_ns,
                                        .received = late ? slot->received : received,
-                                       .replies = slot->replies + 1};
+                                       .alone = false};
     }
     if (!late) {
         c->newest = s;

@@ -19,7 +19,7 @@ struct srvclock_sample {
 struct srvclock_slot {
     int64_t low_ns, high_ns;
     struct mono received; /* the last of them */
-    int64_t replies;
+    bool alone;           /* it was one reply */
 };
 
 struct srvclock {

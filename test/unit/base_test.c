@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -220,7 +221,15 @@ static void only_whole_characters_count_as_utf8(void **state)
         {"cut to one", "\xC3", 1, 0},
         {"an end without a beginning", "\x80", 1, 0},
         {"broken off by ASCII", "\xC3x", 2, 0},
+        {"the first of two bytes", "\xC2\x80", 2, 2},
+        {"the last of two bytes", "\xDF\xBF", 2, 2},
+        {"the first of three bytes", "\xE0\xA0\x80", 3, 3},
+        {"the last of three bytes", "\xEF\xBF\xBF", 3, 3},
+        {"the first of four bytes", "\xF0\x90\x80\x80", 4, 4},
+        {"ends alone, many", "\x80\x80\x80\x80", 4, 0},
         {"overlong, two", "\xC0\x80", 2, 0},
+        {"overlong, the last of two", "\xC1\xBF", 2, 0},
+        {"a lead byte too high", "\xF5\x80\x80\x80", 4, 0},
         {"overlong, three", "\xE0\x9F\xBF", 3, 0},
         {"overlong, four", "\xF0\x8F\xBF\xBF", 4, 0},
         {"the last before surrogates", "\xED\x9F\xBF", 3, 3},
@@ -317,6 +326,10 @@ static void whole_numbers_are_read_within_their_bounds(void **state)
         {" 1", 0, 9, false, 0},
         {"1 ", 0, 9, false, 0},
         {"1x", 0, 9, false, 0},
+        {"1/", INT64_MIN, INT64_MAX, false, 0},
+        {"1:", INT64_MIN, INT64_MAX, false, 0},
+        {"--1", INT64_MIN, INT64_MAX, false, 0},
+        {"1-", INT64_MIN, INT64_MAX, false, 0},
         {"0x1", 0, 9, false, 0},
         {"1.0", 0, 9, false, 0},
     };
@@ -335,6 +348,8 @@ static void small_helpers_on_text_hold(void **state)
     assert_true(text_has_prefix("abc", ""));
     assert_false(text_has_prefix("ab", "abc"));
     assert_true(text_has_suffix("abc", "bc"));
+    assert_true(text_has_suffix("bc", "bc"));
+    assert_true(text_has_suffix("bc", ""));
     assert_false(text_has_suffix("bc", "abc"));
     assert_false(text_has_suffix("abd", "bc"));
     assert_true(text_eq("a", "a"));
@@ -486,6 +501,26 @@ static void a_map_that_only_turns_over_does_not_grow(void **state)
     assert_true(m.entry_cap < 100);
     assert_true(m.slot_count < 200);
     strmap_release(&m);
+}
+
+static void keys_are_hashed_by_siphash_1_3(void **state)
+{
+    (void)state;
+    /* From another implementation, which was checked with the vector of SipHash-2-4's paper. */
+    static const struct {
+        const char *key;
+        uint64_t hash;
+    } rows[] = {
+        {"", UINT64_C(0x358b9aa5aba22c50)},
+        {"a", UINT64_C(0xb97984a455687137)},
+        {"abcdefg", UINT64_C(0x1932f5de4a068f07)},
+        {"abcdefgh", UINT64_C(0x5855c03d4e07c216)},
+        {"abcdefghi", UINT64_C(0x266b0aad31b2d4d2)},
+        {"default/podinfo-of-the-shop", UINT64_C(0xfe32f5dc704858ec)},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        assert_true(strmap_hash(rows[i].key) == rows[i].hash);
+    }
 }
 
 static void hashes_depend_on_each_byte_of_the_key(void **state)
@@ -772,6 +807,35 @@ static void a_waiter_is_woken_and_holds_the_mutex_again(void **state)
     shared_release(&s);
 }
 
+static int64_t monotonic_ns(void)
+{
+    struct timespec t;
+    assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &t), 0);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void a_wait_that_nobody_ends_lasts_its_time(void **state)
+{
+    (void)state;
+    struct shared s;
+    shared_init(&s);
+    mtx_lock(&s.lock);
+    /* The second one nearly always ends in the next second of the clock. */
+    static const int64_t waits_ms[] = {5, 999};
+    for (size_t i = 0; i < COUNT(waits_ms); i++) {
+        /* It may end early, for no reason, but not each time. */
+        bool lasted = false;
+        for (int tries = 0; tries < 20 && !lasted; tries++) {
+            int64_t began = monotonic_ns();
+            cond_wait_ms(&s.changed, &s.lock, waits_ms[i]);
+            lasted = monotonic_ns() - began >= waits_ms[i] * 1000000;
+        }
+        assert_true(lasted);
+    }
+    mtx_unlock(&s.lock);
+    shared_release(&s);
+}
+
 static void note_wake(void *ctx)
 {
     (*(int *)ctx)++;
@@ -863,11 +927,13 @@ int main(void)
         cmocka_unit_test(values_are_freed_exactly_once_if_the_map_owns_them),
         cmocka_unit_test(order_of_insertion_survives_growth_and_removal),
         cmocka_unit_test(a_map_that_only_turns_over_does_not_grow),
+        cmocka_unit_test(keys_are_hashed_by_siphash_1_3),
         cmocka_unit_test(hashes_depend_on_each_byte_of_the_key),
         cmocka_unit_test(a_broken_assertion_aborts_with_one_json_line),
         cmocka_unit_test(a_mutex_excludes_and_knows_its_holder),
         cmocka_unit_test(misuse_aborts),
         cmocka_unit_test(a_waiter_is_woken_and_holds_the_mutex_again),
+        cmocka_unit_test(a_wait_that_nobody_ends_lasts_its_time),
         cmocka_unit_test(a_cancel_wakes_all_who_wait_and_those_who_come_later),
         cmocka_unit_test(a_cancel_from_another_thread_ends_a_wait),
     };

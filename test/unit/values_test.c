@@ -6,6 +6,8 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "base/buf.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "jsonx/jsonx.h"
 #include "values/values.h"
@@ -105,6 +107,31 @@ static void merging_twice_is_merging_once(void **state)
     assert_text(base, "{\"a\":{\"x\":1,\"y\":null},\"b\":{\"c\":{}}}");
 }
 
+/* {"a": ... {"a": leaf}}, as deep as a parser lets anything in. */
+static json_t *nested(const char *leaf)
+{
+    struct buf b = BUF_INIT(4096);
+    for (int i = 0; i < LIMIT_DEPTH; i++) {
+        buf_add_str(&b, "{\"a\":");
+    }
+    buf_add_str(&b, leaf);
+    for (int i = 0; i < LIMIT_DEPTH; i++) {
+        buf_add_char(&b, '}');
+    }
+    json_t *j = parsed(buf_str(&b));
+    buf_release(&b);
+    return j;
+}
+
+static void the_deepest_values_merge_too(void **state)
+{
+    (void)state;
+    _cleanup_json_ json_t *base = nested("1");
+    _cleanup_json_ json_t *over = nested("2,\"b\":3");
+    values_merge(base, over);
+    assert_true(jsonx_equal(base, over));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -112,6 +139,7 @@ int main(void)
         cmocka_unit_test(a_later_merge_does_not_reach_into_an_earlier_source),
         cmocka_unit_test(what_a_yaml_alias_shared_is_parted_by_merging),
         cmocka_unit_test(merging_twice_is_merging_once),
+        cmocka_unit_test(the_deepest_values_merge_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
