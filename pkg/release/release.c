@@ -180,6 +180,11 @@ struct release_answer release_is_due(const struct release_question *q)
     if (strcmp(status->released.reason, "Pending") == 0 && settled) {
         return due("the other helm has ended");
     }
+    bool ours =
+        q->newest == NULL || q->newest->owner[0] == '\0' || strcmp(q->newest->owner, hr->uid) == 0;
+    if (strcmp(status->released.reason, "OwnedByOther") == 0 && ours) {
+        return due("the other owner has let go");
+    }
     /* Stalled for good, or until the ceiling's hour is over. */
     bool stalled = status->stalled.status == HR_TRUE && status->attempt.not_before_ns == INT64_MIN;
     if (backoff_ms == 0 && !stalled) {

@@ -19,6 +19,9 @@
  * hosts are not in it (case 9). */
 void release_digest(const struct hr_spec *spec, const char *chart_digest, const json_t *values,
                     char *out);
+/* In status.attempt.digest in place of a digest: the inputs (values sources, chart) could not be
+ * read, so what is desired is not known. A sync is due as soon as they can be read again. */
+#define RELEASE_UNREADABLE "unreadable"
 /* Can this version judge such a digest? False for another algorithm (a newer belay during a rolling
  * update). */
 bool release_digest_known(const char *digest);

@@ -8,6 +8,7 @@
  * more. */
 #include "worker/worker_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -527,12 +528,6 @@ void sync_run(struct sync *s)
         sync_fail(s, "Failed", &s->hr->spec_err);
         return;
     }
-    /* The finalizer stands before the first install, or a deletion in between would orphan the
-     * release. */
-    if (!s->hr->has_finalizer && held_add_finalizer(s->held, HR_FINALIZER, &err)) {
-        sync_fail(s, "Failed", &err);
-        return;
-    }
     int64_t epoch = 0;
     if (check_namespace(s, &err) ||
         records_newest(s->w, s->hr, deadline_in(s, WORKER_READ_MS), held_cancel(s->held),
@@ -550,8 +545,18 @@ void sync_run(struct sync *s)
     }
     const char *phase = NULL;
     if (find_desired(s, &phase, &err)) {
+        (void)snprintf(s->in.digest, sizeof(s->in.digest), "%s", RELEASE_UNREADABLE);
         sync_fail(s, phase, &err);
         return;
     }
-    act(s, release_decide(s->newest, s->in.digest, s->hr->uid));
+    enum release_action action = release_decide(s->newest, s->in.digest, s->hr->uid);
+    /* The finalizer stands before the first install, or a deletion in between would orphan the
+     * release; and not before there is something to install, or it would hold up the deletion of an
+     * object that never had a release. */
+    bool needed = action != RELEASE_FOREIGN && action != RELEASE_PENDING && !s->hr->has_finalizer;
+    if (needed && held_add_finalizer(s->held, HR_FINALIZER, &err)) {
+        sync_fail(s, "Failed", &err);
+        return;
+    }
+    act(s, action);
 }

@@ -114,6 +114,9 @@ static void note_conditions(struct worker *w, const struct hr *hr)
         {"Released", &hr->status.released},
         {"RolledBack", &hr->status.rolled_back},
         {"Tested", &hr->status.tested},
+        {"Ready", &hr->status.ready},
+        {"Reconciling", &hr->status.reconciling},
+        {"Stalled", &hr->status.stalled},
     };
     if (hr->spec.release_name == NULL || hr->spec.target_ns == NULL) {
         return;

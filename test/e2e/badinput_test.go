@@ -325,8 +325,7 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// What a hand writes into one object's status costs nobody else anything, and (but for an epoch that nothing can follow) not
-// that object either.
+// What a hand writes into one object's status costs nobody else anything, and not that object either.
 func TestAbsurdStatusCostsNobodyElse(t *testing.T) {
 	t.Parallel()
 	ns, dir := newNamespace(t)
@@ -335,7 +334,6 @@ func TestAbsurdStatusCostsNobodyElse(t *testing.T) {
 	startBelay(t, "a", belayOptions{ns: ns, dir: dir, flags: []string{"--lease-timeout", "5s", "--charts-sync-interval", "2s"}})
 	rows := []struct{ name, status string }{
 		{"good", ``},
-		{"epoch", `{"lease":{"holderIdentity":"ghost","leaseTransitions":9223372036854775807}}`},
 		{"future", `{"conditions":[{"type":"Released","status":"Unknown","reason":"X","lastTransitionTime":"2100-01-01T00:00:00Z"}],"lease":{"holderIdentity":"ghost","leaseTransitions":50,"leaseDurationSeconds":5}}`},
 		{"emptied", `{"conditions":[]}`},
 		{"backoff", `{"conditions":[{"type":"Released","status":"False","reason":"X"}],"attempt":{"digest":"","generation":1,"failures":9223372036854775807,"notBefore":"2100-01-01T00:00:00Z"}}`},
@@ -360,26 +358,54 @@ func TestAbsurdStatusCostsNobodyElse(t *testing.T) {
 		patchSpec(t, ns, row.name, object{"values": object{"v": int64(2)}})
 	}
 	for _, row := range rows {
-		if row.name == "epoch" {
-			continue
-		}
 		waitReleased(t, ns, row.name, "True", 90*time.Second)
 		if got := newest(t, ns, row.name); got != 2 {
 			t.Errorf("%s: revision %d, want 2", row.name, got)
 		}
 	}
-	eventually(t, 30*time.Second, "an Event tells of the epoch", func() bool {
-		list, err := env.kube.EventsV1().Events(ns).List(context.Background(), metav1.ListOptions{})
+	// What would make an object unlockable, or lock it for longer than an hour, is refused by the CRD.
+	for _, status := range []string{`{"lease":{"holderIdentity":"ghost","leaseTransitions":9223372036854775807}}`,
+		`{"lease":{"leaseDurationSeconds":2147483647}}`} {
+		_, err := env.dyn.Resource(helmReleases).Namespace(ns).Patch(context.Background(), "good", types.MergePatchType, []byte(`{"status":`+status+`}`), metav1.PatchOptions{}, "status")
+		if err == nil {
+			t.Errorf("%s was taken", status)
+		}
+	}
+}
+
+// A typo in a values source stalls its object; mending the source, not the spec, is enough. So is a repository that comes back.
+func TestMendedInputsHeal(t *testing.T) {
+	t.Parallel()
+	ns, dir := newNamespace(t)
+	repo := startRepo(t, dir)
+	repo.pack("one", "0.1.0")
+	b := startBelay(t, "a", belayOptions{ns: ns, dir: dir, flags: []string{"--charts-sync-interval", "2s"}})
+	write := func(text string) {
+		t.Helper()
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "wv"}, Data: map[string]string{"values.yaml": text}}
+		_, err := env.kube.CoreV1().ConfigMaps(ns).Update(context.Background(), cm, metav1.UpdateOptions{})
+		if err != nil {
+			_, err = env.kube.CoreV1().ConfigMaps(ns).Create(context.Background(), cm, metav1.CreateOptions{})
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range list.Items {
-			if e.Reason == "LockRefused" && e.Regarding.Name == "epoch" && strings.Contains(e.Note, "leaseTransitions") {
-				return true
-			}
-		}
-		return false
-	})
+	}
+	write("value: one\n")
+	s := spec(repo, "one", "0.1.0", nil)
+	s["releaseName"], s["valuesFrom"] = "x", []any{object{"configMapKeyRef": object{"name": "wv"}}}
+	createHR(t, ns, "x", s)
+	waitReleased(t, ns, "x", "True", 60*time.Second)
+	write("value: [\n")
+	waitReleased(t, ns, "x", "False", 30*time.Second)
+	if _, body := b.get("/metrics"); !strings.Contains(body, `condition="Stalled"} 1`) {
+		t.Error("no gauge says Stalled")
+	}
+	write("value: three\n")
+	waitReleased(t, ns, "x", "True", 20*time.Second)
+	if got := newest(t, ns, "x"); got != 2 {
+		t.Errorf("revision %d, want 2", got)
+	}
 }
 
 // Two HelmReleases, one Helm release: the first keeps it, the other says whose it is; deleting the loser uninstalls nothing.
@@ -401,6 +427,12 @@ func TestOneReleaseOneOwner(t *testing.T) {
 		t.Errorf("reason %s: %s", c.reason, c.message)
 	}
 	stays(t, 6*time.Second, "no alternation", func() bool { return newest(t, ns, "shared") == 1 })
+	if f := getHR(t, ns, "second").GetFinalizers(); len(f) != 0 {
+		t.Errorf("the loser has finalizers %v", f)
+	}
+	s["releaseName"] = "shared"
+	createHR(t, ns, "third", s)
+	waitReleased(t, ns, "third", "False", 60*time.Second)
 	deleteHR(t, ns, "second")
 	eventually(t, 30*time.Second, "the loser is gone", func() bool {
 		_, err := env.dyn.Resource(helmReleases).Namespace(ns).Get(context.Background(), "second", metav1.GetOptions{})
@@ -409,4 +441,7 @@ func TestOneReleaseOneOwner(t *testing.T) {
 	if got := newest(t, ns, "shared"); got != 1 {
 		t.Errorf("the first one's release: revision %d", got)
 	}
+	// Once the owner is gone the other one need not wait for its back-off.
+	deleteHR(t, ns, "first")
+	waitReleased(t, ns, "third", "True", 20*time.Second)
 }
