@@ -41,6 +41,15 @@ struct http_request {
     void *ctx;
     const char *userpwd; /* "user:password" for HTTP basic authentication, same rule as for
                             redirects; may be NULL */
+    /* For callers that forward (pkg/gate); all may be absent, ctx as above: */
+    struct mono (*deadline_now)(
+        void *ctx); /* a deadline that moves (a lease that is renewed): asked
+                       before each step that may send, and while waiting; it
+                       counts beside deadline, the earlier one wins */
+    void (*on_header)(void *ctx, const char *name, const char *value); /* each header of the final
+                                                                          reply */
+    int hangup_fd; /* > 0: a socket; once its peer has closed it, a GET or HEAD ends with
+                      ERR_CANCELLED. Writes wait for their answer all the same. */
 };
 
 struct http_response {
@@ -71,10 +80,18 @@ struct http_call {
     enum err_kind result;
 };
 
+struct http_stream; /* implementation's own: a reply that is read piece by piece */
+
 struct transport_ops {
     enum err_kind (*perform)(struct transport *t, const struct http_request *req,
                              struct http_response *ret, struct err *err);
     void (*perform_many)(struct transport *t, struct http_call *calls, size_t n);
+    enum err_kind (*open)(struct transport *t, const struct http_request *req,
+                          struct http_response *ret_head, struct http_stream **ret,
+                          struct err *err);
+    enum err_kind (*read)(struct http_stream *s, char *bytes, size_t cap, size_t *ret_len,
+                          struct err *err);
+    void (*close)(struct http_stream *s);
 };
 struct transport {
     const struct transport_ops *ops;
@@ -95,6 +112,29 @@ static inline enum err_kind transport_perform(struct transport *t, const struct 
 static inline void transport_perform_many(struct transport *t, struct http_call *calls, size_t n)
 {
     t->ops->perform_many(t, calls, n);
+}
+
+/* A reply of any size, pulled by its reader: open blocks until the head is there (body of *ret_head
+ * stays empty), read until at least a byte is, *ret_len = 0 at the end of the body. What the reader
+ * does not take waits at the server: at most TRANSPORT_STREAM_BYTES are held here. A stream belongs
+ * to the thread that opened it, which makes no other call on the same transport before the close;
+ * *req and what it points to are borrowed until then. Errors as for transport_perform. close gives
+ * up what was not read. */
+#define TRANSPORT_STREAM_BYTES (64U << 10)
+static inline enum err_kind transport_open(struct transport *t, const struct http_request *req,
+                                           struct http_response *ret_head, struct http_stream **ret,
+                                           struct err *err)
+{
+    return t->ops->open(t, req, ret_head, ret, err);
+}
+static inline enum err_kind transport_read(struct transport *t, struct http_stream *s, char *bytes,
+                                           size_t cap, size_t *ret_len, struct err *err)
+{
+    return t->ops->read(s, bytes, cap, ret_len, err);
+}
+static inline void transport_close(struct transport *t, struct http_stream *s)
+{
+    t->ops->close(s);
 }
 
 #endif

@@ -1,0 +1,25 @@
+/* Helm's records as they pass on the wire between helm and the API server, in either encoding:
+ * older helms send Secrets as JSON, newer ones as protobuf (pkg/kpb). Pure; fuzzed. */
+#ifndef BELAY_RECWIRE_RECWIRE_H
+#define BELAY_RECWIRE_RECWIRE_H
+
+#include "kpb/kpb.h"
+
+/* By content type: protobuf, or JSON (parameters after ';' are ignored). Any other: INVALID. */
+enum err_kind recwire_parse(const char *content_type, const char *bytes, size_t len,
+                            struct kpb_secret *ret, struct err *err) MUST_CHECK;
+/* As kpb_secret_amend. JSON: metadata.resourceVersion is set, annotations are merged, the rest of
+ * the text stays byte for byte as it was. */
+enum err_kind recwire_amend(const char *content_type, const char *bytes, size_t len,
+                            const char *resource_version, const struct kpb_annotation *annotations,
+                            size_t n, struct buf *ret, struct err *err) MUST_CHECK;
+
+/* A list as it streams by; JSON lists too, one item at a time (metadata first or last). */
+struct recwire_list;
+struct recwire_list *recwire_list_new(const char *content_type,
+                                      void (*on_item)(void *ctx, const struct kpb_secret *s),
+                                      void *ctx); /* NULL: not a type that is understood */
+bool recwire_list_feed(struct recwire_list *l, const char *bytes, size_t len);
+void recwire_list_free(struct recwire_list *l);
+
+#endif
