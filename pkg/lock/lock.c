@@ -90,6 +90,7 @@ struct held *held_new(struct locks *l, const struct lease_grant *grant, struct m
     h->sent_stamp_ns = grant->stamp_ns;
     h->object = json_incref((json_t *)object);
     cancel_init(&h->cancel);
+    cancel_init(&h->lost_cancel);
     cond_init(&h->turn_free);
     h->stop_waker = (struct cancel_waker){.wake = raise_cancel, .ctx = &h->cancel};
     cancel_add(l->options.stopping, &h->stop_waker);
@@ -132,6 +133,7 @@ void held_free(struct held *h)
                       (double)mono_diff_ms(clock_mono(l->options.clock), h->acquired) / 1000.0);
     cancel_remove(l->options.stopping, &h->stop_waker);
     cancel_release(&h->cancel);
+    cancel_release(&h->lost_cancel);
     cond_release(&h->turn_free);
     json_decref(h->object);
     free(h->ns);
@@ -167,6 +169,7 @@ void held_lose_locked(struct held *h, const char *why)
         proc_signal(h->locks->options.proc, h->child, SIGKILL);
     }
     cancel_raise(&h->cancel);
+    cancel_raise(&h->lost_cancel);
 }
 
 void held_lose(struct held *h, const char *why)
@@ -267,6 +270,43 @@ struct mono held_deadline(struct held *h)
 {
     MTX_GUARD(&h->locks->lock);
     return lease_deadlines_of(h->granted, h->locks->options.lease_ms).hard;
+}
+
+struct cancel *held_lost(struct held *h)
+{
+    return &h->lost_cancel;
+}
+
+int64_t held_lease_end_ns(struct held *h)
+{
+    int64_t lease_ms = h->locks->options.lease_ms;
+    MTX_GUARD(&h->locks->lock);
+    return ns_add_ms(h->stamp_ns, lease_ms - lease_guard_ms(lease_ms));
+}
+
+enum err_kind held_confirm(struct held *h, struct mono *ret_sent, struct err *err)
+{
+    struct mono sent = clock_mono(h->locks->options.clock);
+    _cleanup_json_ json_t *object = NULL;
+    if (locks_read_back(h->locks, h->ns, h->name, &object, err)) {
+        return err->kind;
+    }
+    if (!held_is_mine(h, object)) {
+        held_lose(h, "the object shows another holder, or none");
+        return err_set(err, ERR_LEASE_LOST, "the lock is lost: %s/%s shows another holder, or none",
+                       h->ns, h->name);
+    }
+    *ret_sent = sent;
+    return ERR_NONE;
+}
+
+void held_kill_child(struct held *h)
+{
+    struct locks *l = h->locks;
+    MTX_GUARD(&l->lock);
+    if (h->child != NULL) {
+        proc_signal(l->options.proc, h->child, SIGKILL);
+    }
 }
 
 void held_set_child(struct held *h, struct child *child)

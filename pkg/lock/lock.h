@@ -74,6 +74,16 @@ bool held_is_lost(struct held *h);
  * helm that blocks. */
 struct cancel *held_cancel(struct held *h);
 struct mono held_deadline(struct held *h); /* hard deadline as of now; moves with each renewal */
+/* Raised when the lock is lost, and only then. */
+struct cancel *held_lost(struct held *h);
+/* When the lease is out by the API server's clock, less the guard: from the newest stamp of ours.
+ */
+int64_t held_lease_end_ns(struct held *h);
+/* Read the object afresh: does it show the lock as ours? *ret_sent: when it was asked. LEASE_LOST:
+ * no, and the lock counts as lost. Others: it could not be read. */
+enum err_kind held_confirm(struct held *h, struct mono *ret_sent, struct err *err) MUST_CHECK;
+/* SIGKILL to the child that runs, if there is one: the gate refused it something. */
+void held_kill_child(struct held *h);
 /* Tell the heartbeat which child runs under this lock (NULL: none any more). */
 void held_set_child(struct held *h, struct child *child);
 bool held_was_interrupted(struct held *h); /* a SIGINT or SIGKILL of ours went to the child */

@@ -12,6 +12,7 @@ struct held {
     int64_t epoch, acquire_ns, generation;
     struct mono acquired;
     struct cancel cancel;
+    struct cancel lost_cancel; /* raised with lost, and by nothing else */
     struct cancel_waker stop_waker;
     struct held *next;   /* guarded by locks->lock, as is all below */
     json_t *object;      /* newest version; replaced, never changed */
@@ -26,6 +27,7 @@ struct held {
     struct child *child;
     char lost_why[256]; /* once lost */
     bool lost, unlocked, interrupted, soft_done;
+    bool kill_child;         /* the gate refused something before the child was known */
     bool turn_taken;         /* somebody's write is on the wire */
     struct mono renew_after; /* after a failed renewal: not before */
     struct cond turn_free;
