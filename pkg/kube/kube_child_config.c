@@ -125,3 +125,19 @@ enum err_kind kube_config_write_for_child(struct kube_config *c, const char *pat
     kind = write_file(path, text, err);
     return kind == ERR_NONE ? ERR_NONE : err_wrap(err, "kubeconfig for helm");
 }
+
+enum err_kind kube_config_write_for_gate(const char *server, const char *token, const char *path,
+                                         struct err *err)
+{
+    /* Impersonate-User is sent over plain HTTP; a bearer token is not (client-go drops it). */
+    _cleanup_json_ json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:[{s:s, s:{s:s}}], s:[{s:s, s:{s:s}}], s:[{s:s, s:{s:s, s:s}}]}",
+        "apiVersion", "v1", "kind", "Config", "current-context", "belay", "clusters", "name",
+        "belay", "cluster", "server", server, "users", "name", "belay", "user", "as", token,
+        "contexts", "name", "belay", "context", "cluster", "belay", "user", "belay");
+    must(root != NULL);
+    _cleanup_(kube_wipe_ptr)
+    char *text = jsonx_dump(root);
+    enum err_kind kind = write_file(path, text, err);
+    return kind == ERR_NONE ? ERR_NONE : err_wrap(err, "kubeconfig for helm");
+}

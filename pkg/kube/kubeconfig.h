@@ -57,5 +57,9 @@ void kube_config_on_client_cert(struct kube_config *c,
  * the new one (case 15). Credentials from an exec plugin are written as they are now. */
 enum err_kind kube_config_write_for_child(struct kube_config *c, const char *path,
                                           struct err *err) MUST_CHECK;
+/* The same for a child behind belay's gate: server is the gate's, "http://127.0.0.1:PORT", and the
+ * one credential is token, sent as Impersonate-User. */
+enum err_kind kube_config_write_for_gate(const char *server, const char *token, const char *path,
+                                         struct err *err) MUST_CHECK;
 
 #endif
