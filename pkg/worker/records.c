@@ -47,13 +47,32 @@ struct helmrec_meta *records_newest_cached(struct worker *w, const struct hr *hr
     return newest;
 }
 
+void record_list_release(struct record_list *l)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        helmrec_meta_free(l->items[i]);
+    }
+    free(l->items);
+    *l = (struct record_list){0};
+}
+
 struct pick {
     const char *owner_uid;
     struct helmrec_meta *newest;
+    struct record_list older;
     int64_t epoch;
 };
 
-/* Keep the newest of the list's records, and the highest epoch that this owner's name. */
+/* Takes m, which may be NULL. */
+static void add_older(struct record_list *l, struct helmrec_meta *m)
+{
+    if (m != NULL) {
+        l->items = xrealloc(l->items, (l->count + 1) * sizeof(*l->items));
+        l->items[l->count++] = m;
+    }
+}
+
+/* Keep the newest of the list's records apart, and the highest epoch that this owner's name. */
 static bool pick_record(void *ctx, const char *item, size_t len)
 {
     struct pick *p = ctx;
@@ -67,16 +86,16 @@ static bool pick_record(void *ctx, const char *item, size_t len)
         p->epoch = m->epoch;
     }
     if (p->newest == NULL || m->revision > p->newest->revision) {
-        helmrec_meta_free(p->newest);
+        add_older(&p->older, p->newest);
         p->newest = take_ptr(&m);
     }
-    helmrec_meta_free(m);
+    add_older(&p->older, m);
     return true;
 }
 
 enum err_kind records_newest(struct worker *w, const struct hr *hr, struct mono deadline,
                              struct cancel *cancel, struct helmrec_meta **ret_newest,
-                             int64_t *ret_epoch, struct err *err)
+                             struct record_list *ret_older, int64_t *ret_epoch, struct err *err)
 {
     struct buf query = BUF_INIT(1024);
     buf_add_str(&query, "labelSelector=");
@@ -103,7 +122,14 @@ enum err_kind records_newest(struct worker *w, const struct hr *hr, struct mono 
     kube_reply_release(&reply);
     if (kind) {
         helmrec_meta_free(p.newest);
+        record_list_release(&p.older);
         return err_wrap(err, "read the list of Helm's records");
+    }
+    if (ret_older != NULL) {
+        record_list_release(ret_older);
+        *ret_older = p.older;
+    } else {
+        record_list_release(&p.older);
     }
     *ret_newest = p.newest;
     *ret_epoch = p.epoch;

@@ -335,7 +335,7 @@ static void finish_deployed(struct sync *s, int64_t upgrades, int64_t window_ns)
     struct helmrec_meta *newest = NULL;
     if (records_newest(s->w, s->hr,
                        mono_min(deadline_in(s, WORKER_READ_MS), held_deadline(s->held)), NULL,
-                       &newest, &epoch, &err)) {
+                       &newest, NULL, &epoch, &err)) {
         log_warn("sync",
                  "the new release record could not be read, its description is read next time",
                  LOG_S("err", err.msg));
@@ -531,7 +531,7 @@ void sync_run(struct sync *s)
     int64_t epoch = 0;
     if (check_namespace(s, &err) ||
         records_newest(s->w, s->hr, deadline_in(s, WORKER_READ_MS), held_cancel(s->held),
-                       &s->newest, &epoch, &err)) {
+                       &s->newest, &s->older, &epoch, &err)) {
         sync_fail(s, "Failed", &err);
         return;
     }

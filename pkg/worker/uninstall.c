@@ -58,7 +58,7 @@ static void verify_gone(struct sync *s, enum err_kind kind, const char *words, s
     struct err read_err = ERR_INIT;
     struct helmrec_meta *left = NULL;
     int64_t epoch = 0;
-    if (records_newest(s->w, s->hr, deadline_in(s, WORKER_READ_MS), NULL, &left, &epoch,
+    if (records_newest(s->w, s->hr, deadline_in(s, WORKER_READ_MS), NULL, &left, NULL, &epoch,
                        &read_err)) {
         fail_uninstall(s, read_err.msg, &read_err);
         return;
@@ -97,7 +97,7 @@ void sync_uninstall(struct sync *s)
         return;
     }
     if (records_newest(s->w, s->hr, deadline_in(s, WORKER_READ_MS), held_cancel(s->held),
-                       &s->newest, &epoch, &err)) {
+                       &s->newest, &s->older, &epoch, &err)) {
         fail_uninstall(s, err.msg, &err);
         return;
     }

@@ -470,6 +470,7 @@ static void run_sync(struct pass *p, struct held *held)
     }
     inputs_release(p->w, &s.in);
     helmrec_meta_free(s.newest);
+    record_list_release(&s.older);
     hr_free(s.hr);
     held_free(held);
 }

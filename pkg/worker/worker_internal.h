@@ -65,11 +65,18 @@ void inputs_digest(const struct hr *hr, struct inputs *in);
  * was seen here. */
 struct helmrec_meta *records_newest_cached(struct worker *w, const struct hr *hr,
                                            int64_t *ret_epoch, int64_t *ret_age_ms);
-/* From a fresh list. *ret_newest may be NULL. *ret_epoch: highest epoch that owner_uid's records
- * name. */
+/* Records of one release. */
+struct record_list {
+    struct helmrec_meta **items; /* in no order */
+    size_t count;
+};
+void record_list_release(struct record_list *l);
+/* From a fresh list. *ret_newest may be NULL. *ret_older (may be NULL): the others. *ret_epoch:
+ * highest epoch that owner_uid's records name. */
 enum err_kind records_newest(struct worker *w, const struct hr *hr, struct mono deadline,
                              struct cancel *cancel, struct helmrec_meta **ret_newest,
-                             int64_t *ret_epoch, struct err *err) MUST_CHECK;
+                             struct record_list *ret_older, int64_t *ret_epoch,
+                             struct err *err) MUST_CHECK;
 /* Read a record's payload. */
 enum err_kind records_payload(struct worker *w, const struct helmrec_meta *record,
                               struct mono deadline, struct cancel *cancel,
@@ -120,6 +127,7 @@ struct sync {
     struct held *held;
     struct hr *hr;               /* of the object in the lock's reply */
     struct helmrec_meta *newest; /* of the fresh list; may be NULL */
+    struct record_list older;    /* the rest of it */
     struct inputs in;
     struct mono started;
     bool unlocked; /* the result was written: the lock is free for certain */
