@@ -27,6 +27,7 @@ struct held {
     struct child *child;
     char lost_why[256]; /* once lost */
     bool lost, unlocked, interrupted, soft_done;
+    bool turn_taken;         /* somebody's write is on the wire */
     struct mono renew_after; /* after a failed renewal: not before */
     struct cond turn_free;
 };
