@@ -3,7 +3,9 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -74,11 +76,12 @@ type replica struct {
 }
 
 type belayOptions struct {
-	ns    string // --allow-namespace; "" = all
-	dir   string
-	helm  string // helm3 or helm4
-	flags []string
-	env   []string
+	ns         string // --allow-namespace; "" = all
+	dir        string
+	helm       string // helm3, helm4 or a path
+	kubeconfig string // "" = that of the chart's ServiceAccount
+	flags      []string
+	env        []string
 }
 
 var portLine = regexp.MustCompile(`"port":(\d+)`)
@@ -100,8 +103,14 @@ func launchBelay(t *testing.T, name string, o belayOptions) *replica {
 	if o.helm == "" {
 		o.helm = "helm3"
 	}
+	if o.kubeconfig == "" {
+		o.kubeconfig = env.belayConfig
+	}
+	if !filepath.IsAbs(o.helm) {
+		o.helm = tool(o.helm)
+	}
 	r := &replica{t: t, name: name, log: filepath.Join(o.dir, fmt.Sprintf("%s-%d.log", name, time.Now().UnixNano()%1e9)), done: make(chan struct{})}
-	args := []string{"--kubeconfig", env.belayConfig, "--helm", tool(o.helm), "--cache-dir", filepath.Join(o.dir, "cache-"+name),
+	args := []string{"--kubeconfig", o.kubeconfig, "--helm", o.helm, "--cache-dir", filepath.Join(o.dir, "cache-"+name),
 		"--listen", "127.0.0.1:0", "--log-format", "json", "--log-level", "debug", "--identity", name}
 	if o.ns != "" {
 		args = append(args, "--allow-namespace", o.ns)
@@ -192,15 +201,57 @@ func (r *replica) logged(text string) bool {
 }
 
 // rss is the resident set in KiB.
-func (r *replica) rss() int {
+func (r *replica) rss() int { return r.procStatus("VmRSS:") }
+
+// procStatus is a number from /proc/PID/status: VmHWM: (KiB), Threads: ...
+func (r *replica) procStatus(field string) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
 	for _, line := range strings.Split(string(text), "\n") {
-		if strings.HasPrefix(line, "VmRSS:") {
+		if strings.HasPrefix(line, field) {
 			n, _ := strconv.Atoi(strings.Fields(line)[1])
 			return n
 		}
 	}
 	return 0
+}
+
+// descriptors are the open files of the process, as links of /proc show them.
+func (r *replica) descriptors() []string {
+	dir := fmt.Sprintf("/proc/%d/fd", r.cmd.Process.Pid)
+	entries, _ := os.ReadDir(dir)
+	var all []string
+	for _, e := range entries {
+		target, _ := os.Readlink(filepath.Join(dir, e.Name()))
+		all = append(all, target)
+	}
+	sort.Strings(all)
+	return all
+}
+
+// descendants are the living processes below this one; its helm is among them.
+func (r *replica) descendants() []int {
+	children := map[int][]int{}
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		if len(fields) < 2 || fields[0] == "Z" {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		parent, _ := strconv.Atoi(fields[1])
+		children[parent] = append(children[parent], pid)
+	}
+	var all []int
+	for next := children[r.cmd.Process.Pid]; len(next) > 0; {
+		all = append(all, next...)
+		var below []int
+		for _, pid := range next {
+			below = append(below, children[pid]...)
+		}
+		next = below
+	}
+	return all
 }
 
 func (r *replica) get(path string) (int, string) {
@@ -265,11 +316,16 @@ func startRepo(t *testing.T, dir string, flags ...string) *chartRepo {
 
 func (r *chartRepo) pack(chart, version string) {
 	r.t.Helper()
+	r.packDir(filepath.Join(env.root, "test/charts", chart), version)
+}
+
+func (r *chartRepo) packDir(chart, version string) {
+	r.t.Helper()
 	args := []string{"pack", "--dir", r.dir}
 	if version != "" {
 		args = append(args, "--version", version)
 	}
-	args = append(args, filepath.Join(env.root, "test/charts", chart))
+	args = append(args, chart)
 	if out, err := exec.Command(tool("chartserver"), args...).CombinedOutput(); err != nil {
 		r.t.Fatalf("pack %s: %v\n%s", chart, err, out)
 	}
@@ -411,6 +467,30 @@ type revision struct {
 	secret corev1.Secret
 }
 
+// payload is what Helm stored: the truth of which the labels are a copy.
+type payload struct {
+	Info     struct{ Status, Description string }
+	Config   object
+	Manifest string
+}
+
+func (r revision) payload(t *testing.T) payload {
+	t.Helper()
+	var p payload
+	packed, err := base64.StdEncoding.DecodeString(string(r.secret.Data["release"]))
+	if err != nil {
+		t.Fatalf("%s: %v", r.secret.Name, err)
+	}
+	unpacked, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatalf("%s: %v", r.secret.Name, err)
+	}
+	if err := json.NewDecoder(unpacked).Decode(&p); err != nil {
+		t.Fatalf("%s: %v", r.secret.Name, err)
+	}
+	return p
+}
+
 func revisions(t *testing.T, ns, release string) []revision {
 	t.Helper()
 	list, err := env.kube.CoreV1().Secrets(ns).List(context.Background(), metav1.ListOptions{LabelSelector: "owner=helm,name=" + release})
@@ -466,6 +546,7 @@ func helm(t *testing.T, major string, args ...string) string {
 type recorder struct {
 	mu     sync.Mutex
 	events []*unstructured.Unstructured
+	at     []time.Time // when each was seen
 	stop   func()
 }
 
@@ -480,7 +561,7 @@ func record(t *testing.T, ns string) *recorder {
 		for ev := range w.ResultChan() {
 			if u, ok := ev.Object.(*unstructured.Unstructured); ok && ev.Type != watch.Bookmark {
 				r.mu.Lock()
-				r.events = append(r.events, u)
+				r.events, r.at = append(r.events, u), append(r.at, time.Now())
 				r.mu.Unlock()
 			}
 		}
@@ -493,6 +574,67 @@ func (r *recorder) all() []*unstructured.Unstructured {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]*unstructured.Unstructured(nil), r.events...)
+}
+
+// mark is a place in the record: await looks only at what came after it.
+func (r *recorder) mark() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.events)
+}
+
+// await returns the first version of the named object after the mark that fulfils ok, and when it was seen.
+func (r *recorder) await(t *testing.T, mark int, name string, within time.Duration, what string, ok func(u *unstructured.Unstructured) bool) (*unstructured.Unstructured, time.Time) {
+	t.Helper()
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		r.mu.Lock()
+		events, at := r.events[mark:], r.at[mark:]
+		r.mu.Unlock()
+		for i, u := range events {
+			if u.GetName() == name && ok(u) {
+				return u, at[i]
+			}
+		}
+		mark += len(events)
+	}
+	t.Fatalf("not within %v: %s; the status: %v", within, what, r.lastStatus(name))
+	return nil, time.Time{}
+}
+
+func (r *recorder) lastStatus(name string) string {
+	text := "none was seen"
+	for _, u := range r.all() {
+		if u.GetName() == name {
+			status, _ := json.Marshal(u.Object["status"])
+			text = string(status)
+		}
+	}
+	return text
+}
+
+// lockView is what a HelmRelease says about its lock.
+type lockView struct {
+	holder string // pod/uid/incarnation
+	epoch  int64
+	held   bool
+}
+
+func (l lockView) replica() string { name, _, _ := strings.Cut(l.holder, "/"); return name }
+
+func lockOf(u *unstructured.Unstructured) lockView {
+	epoch, _, _ := unstructured.NestedInt64(u.Object, "status", "lease", "leaseTransitions")
+	holder := statusText(u, "lease", "holderIdentity")
+	return lockView{holder, epoch, conditionOf(u, "Released").status == "Unknown" && holder != ""}
+}
+
+func releasedTrue(gen int64) func(u *unstructured.Unstructured) bool {
+	return func(u *unstructured.Unstructured) bool {
+		return observed(u) == gen && conditionOf(u, "Released").status == "True"
+	}
+}
+
+func heldAt(gen int64) func(u *unstructured.Unstructured) bool {
+	return func(u *unstructured.Unstructured) bool { return observed(u) == gen && lockOf(u).held }
 }
 
 // checkTruth judges every version that a watcher could see (cases 13, 19; kstatus; P5, P6 of docs/lock.md).
@@ -574,4 +716,37 @@ func eventuallyf(t *testing.T, within time.Duration, what func() string, ok func
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+}
+
+// rounds is how often a test repeats what it proves: BELAY_ROUNDS, or what a run of the whole suite can afford.
+func rounds(fallback int) int {
+	if n, err := strconv.Atoi(os.Getenv("BELAY_ROUNDS")); err == nil && n > 0 {
+		return n
+	}
+	return fallback
+}
+
+// letHooksGo takes belay.test/hold off every pod of the namespace, also off those that come later, until stop is called.
+func letHooksGo(t *testing.T, ns string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	body := []byte(`{"metadata":{"annotations":{"belay.test/hold":null}}}`)
+	go func() {
+		defer close(ended)
+		for ; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+			pods, err := env.kube.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				continue
+			}
+			for _, pod := range pods.Items {
+				if pod.Annotations["belay.test/hold"] == "true" {
+					_, _ = env.kube.CoreV1().Pods(ns).Patch(ctx, pod.Name, types.MergePatchType, body, metav1.PatchOptions{})
+				}
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-ended })
+	t.Cleanup(stop)
+	return stop
 }

@@ -118,30 +118,37 @@ func installChart() {
 
 // writeBelayConfig writes a kubeconfig with a token of the chart's ServiceAccount, as the kubelet would mount it.
 func writeBelayConfig() {
-	hour := int64(12 * 3600)
-	req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{ExpirationSeconds: &hour}}
-	token, err := env.kube.CoreV1().ServiceAccounts(systemNamespace).CreateToken(context.Background(), serviceAccount, req, metav1.CreateOptions{})
-	if err != nil {
-		fatal("token of the chart's ServiceAccount: %v", err)
-	}
 	if err := rest.LoadTLSFiles(env.rest); err != nil {
 		fatal("%v", err)
 	}
-	tokenFile := filepath.Join(env.dir, "token")
-	caFile := filepath.Join(env.dir, "ca.crt")
-	_ = os.WriteFile(tokenFile, []byte(token.Status.Token), 0o600)
-	_ = os.WriteFile(caFile, env.rest.CAData, 0o600)
+	var err error
+	if env.belayConfig, err = accountConfig("belay", serviceAccount, env.rest.Host, env.rest.CAData); err != nil {
+		fatal("token of the chart's ServiceAccount: %v", err)
+	}
+}
+
+// accountConfig writes NAME.kubeconfig with a token of a ServiceAccount of belay's namespace, for the API server at that address.
+func accountConfig(name, account, server string, ca []byte) (string, error) {
+	hours := int64(12 * 3600)
+	req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{ExpirationSeconds: &hours}}
+	token, err := env.kube.CoreV1().ServiceAccounts(systemNamespace).CreateToken(context.Background(), account, req, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	file := func(kind string) string { return filepath.Join(env.dir, name+"."+kind) }
 	config := map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "belay",
-		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": env.rest.Host, "certificate-authority": caFile}}},
-		"users":    []any{map[string]any{"name": "u", "user": map[string]any{"tokenFile": tokenFile}}},
+		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": server, "certificate-authority": file("crt")}}},
+		"users":    []any{map[string]any{"name": "u", "user": map[string]any{"tokenFile": file("token")}}},
 		"contexts": []any{map[string]any{"name": "belay", "context": map[string]any{"cluster": "c", "user": "u"}}},
 	}
 	text, _ := json.Marshal(config)
-	env.belayConfig = filepath.Join(env.dir, "belay.kubeconfig")
-	if err := os.WriteFile(env.belayConfig, text, 0o600); err != nil {
-		fatal("%v", err)
+	for kind, content := range map[string][]byte{"token": []byte(token.Status.Token), "crt": ca, "kubeconfig": text} {
+		if err := os.WriteFile(file(kind), content, 0o600); err != nil {
+			return "", err
+		}
 	}
+	return file("kubeconfig"), nil
 }
 
 func TestMain(m *testing.M) {
