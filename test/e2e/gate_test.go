@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -235,7 +236,7 @@ func TestChartWithCRDsThroughTheGate(t *testing.T) {
 	}
 }
 
-// spyHelm is a helm that leaves its arguments and its stderr in files beside what it does: DIR/PID.args, DIR/PID.err.
+// spyHelm is a helm that leaves its arguments and its stderr in files beside what it does: DIR/TIME.args, DIR/TIME.err.
 func spyHelm(t *testing.T, dir, major string) (path, notes string) {
 	t.Helper()
 	notes = filepath.Join(dir, "helm-runs")
@@ -243,14 +244,14 @@ func spyHelm(t *testing.T, dir, major string) (path, notes string) {
 		t.Fatal(err)
 	}
 	path = filepath.Join(dir, "spy-"+major)
-	script := fmt.Sprintf("#!/bin/bash\necho \"$@\" >%[1]s/$$.args\nexec %[2]s \"$@\" 2> >(exec /usr/bin/tee %[1]s/$$.err >&2)\n", notes, tool(major))
+	script := fmt.Sprintf("#!/bin/bash\nnote=%[1]s/${EPOCHREALTIME/[.,]/}\necho \"$@\" >$note.args\nexec %[2]s \"$@\" 2> >(exec /usr/bin/tee $note.err >&2)\n", notes, tool(major))
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return path, notes
 }
 
-// spied returns the stderr of each run of `helm upgrade NAME`.
+// spied returns the stderr of each run of `helm upgrade NAME`, in order.
 func spied(t *testing.T, notes, name string) []string {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(notes, "*.args"))
@@ -266,36 +267,28 @@ func spied(t *testing.T, notes, name string) []string {
 	return all
 }
 
-var stamps = regexp.MustCompile(`(?m)^([WIE])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ |\btime=\S+ |^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d `)
+// What differs between any two runs: times, process numbers, and identities of objects.
+var stamps = regexp.MustCompile(`(?m)^[WIE]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ |\btime=\S+ |^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ` +
+	`|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|resourceVersion[\\":]+\d+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // What helm says through the gate is, byte for byte but for times, what helm says without it: errors of the client's own checks, of
 // the API server, of discovery, and warnings.
 func TestHelmSaysTheSameThroughTheGate(t *testing.T) {
-	pod := func(env ...any) object {
-		return object{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": "d"}, "spec": object{
-			"selector": object{"matchLabels": object{"a": "b"}}, "template": object{"metadata": object{"labels": object{"a": "b"}},
-				"spec": object{"containers": []any{object{"name": "c", "image": "example.test/c", "env": env}}}}}}
-	}
-	configMap := func(fields object) object {
-		o := object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": "c"}, "data": object{"a": "b"}}
-		merge(o, fields)
-		return o
-	}
 	rows := []struct {
-		name, says string
-		released   string
-		objects    []any
+		name, says string // "": anything
+		objects    string
 	}{
-		{"unknown-field", "nonsense", "False", []any{configMap(object{"nonsense": "1"})}},
-		{"unknown-deep-field", "imagine", "False", []any{pod(object{"name": "A", "imagine": "1"})}},
-		{"wrong-type", "data", "False", []any{configMap(object{"data": "not a map"})}},
-		{"wrong-number", "env", "False", []any{pod(object{"name": "A", "value": int64(7)})}},
-		{"refused", "c_d", "False", []any{configMap(object{"metadata": object{"name": "c_d"}})}},
-		{"unknown-kind", "Nothing", "False", []any{object{"apiVersion": "none.example.test/v1", "kind": "Nothing", "metadata": object{"name": "n"}}}},
-		{"unknown-version", "v9", "False", []any{object{"apiVersion": "apps/v9", "kind": "Deployment", "metadata": object{"name": "n"}}}},
-		{"two-errors", "x_y", "False", []any{configMap(object{"metadata": object{"name": "ok"}}), configMap(object{"metadata": object{"name": "x_y"}})}},
-		{"warning", "hides previous definition", "True", []any{pod(object{"name": "A", "value": "1"}, object{"name": "A", "value": "2"})}},
-		{"in-order", "", "True", []any{configMap(object{"metadata": object{"name": "in-order"}})}},
+		{"unknown-field", "nonsense", `[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "NAME"}, "nonsense": "1"}]`},
+		{"unknown-deep-field", "imagine", deployment(`{"name": "A", "imagine": "1"}`)},
+		{"wrong-type", "data", `[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "NAME"}, "data": "not a map"}]`},
+		{"wrong-number", "value", deployment(`{"name": "A", "value": 7}`)},
+		{"refused", "a_b", `[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a_b"}}]`},
+		{"unknown-kind", "Nothing", `[{"apiVersion": "none.example.test/v1", "kind": "Nothing", "metadata": {"name": "NAME"}}]`},
+		{"unknown-version", "v9", `[{"apiVersion": "apps/v9", "kind": "Deployment", "metadata": {"name": "NAME"}}]`},
+		{"second-refused", "x_y", `[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "NAME"}}, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x_y"}}]`},
+		{"another-release-owns-it", "owned", `[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owned"}}]`},
+		{"warning", "hides previous definition", deployment(`{"name": "A", "value": "1"}, {"name": "A", "value": "2"}`)},
+		{"in-order", "", `[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "NAME"}}]`},
 	}
 	for _, major := range []string{"helm3", "helm4"} {
 		t.Run(major, func(t *testing.T) {
@@ -303,47 +296,96 @@ func TestHelmSaysTheSameThroughTheGate(t *testing.T) {
 			ns, dir := newNamespace(t)
 			bare := ns + "-bare"
 			createNamespace(t, bare)
+			for _, in := range []string{ns, bare} {
+				if _, err := env.kube.CoreV1().ConfigMaps(in).Create(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned"}}, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			repo := startRepo(t, dir)
 			repo.pack("verbatim", "0.1.0")
 			path, notes := spyHelm(t, dir, major)
 			startBelay(t, "a", belayOptions{ns: ns, dir: dir, helm: path})
 			for _, row := range rows {
-				s := spec(repo, "verbatim", "0.1.0", object{"objects": row.objects})
-				s["releaseName"] = row.name
-				createHR(t, ns, row.name, s)
-			}
-			for _, row := range rows {
-				u := waitReleased(t, ns, row.name, row.released, 90*time.Second)
-				values, _ := json.Marshal(object{"objects": row.objects})
-				cmd := exec.Command(tool(major), "--kubeconfig", env.admin, "upgrade", row.name, filepath.Join(repo.dir, "verbatim-0.1.0.tgz"),
-					"--install", "-n", bare, "-f", "-")
-				if major == "helm4" {
-					cmd.Args = append(cmd.Args, "--server-side=false") // as belay runs it
-				}
-				var stderr bytes.Buffer
-				cmd.Stdin, cmd.Stderr = bytes.NewReader(values), &stderr
-				_ = cmd.Run()
-				runs := spied(t, notes, row.name)
-				if len(runs) == 0 {
-					t.Errorf("%s: belay's helm left no note", row.name)
-					continue
-				}
-				got := stamps.ReplaceAllString(runs[0], "$1 ")
-				want := strings.ReplaceAll(stamps.ReplaceAllString(stderr.String(), "$1 "), bare, ns)
-				if got != want || !strings.Contains(want, row.says) {
-					t.Errorf("%s:\nthrough the gate: %s\nwithout: %s", row.name, got, want)
-				}
-				// The condition tells it in one line, without helm's own prefixes.
-				if row.released == "False" {
-					core := want[strings.LastIndex(want, "Error: "):]
-					core = strings.Join(strings.Fields(core[strings.LastIndex(core, " FAILED: ")+len(" FAILED: "):]), " ")
-					if m := strings.Join(strings.Fields(conditionOf(u, "Released").message), " "); !strings.Contains(m, core[len(core)-min(len(core), 60):]) {
-						t.Errorf("%s: the condition says %q, helm %q", row.name, m, core)
+				// Twice: as an install, and as an upgrade of a release that stands.
+				good := rows[len(rows)-1].objects
+				for i, first := range []string{row.objects, good} {
+					if i == 1 && row.objects == good {
+						continue
+					}
+					name := fmt.Sprintf("%s-%d", row.name, i)
+					steps := []string{first, row.objects}[:i+1]
+					for step, text := range steps {
+						values := []byte(`{"objects": ` + strings.ReplaceAll(text, "NAME", name) + `}`)
+						got, u := sayThroughGate(t, repo, ns, notes, name, step, values)
+						want, failed := sayBare(t, repo, major, bare, name, values)
+						want = strings.ReplaceAll(want, bare, ns)
+						if got != want {
+							t.Errorf("%s, run %d:\nthrough the gate: %s\nwithout: %s", name, step, got, want)
+						}
+						if text == row.objects && !strings.Contains(want, row.says) {
+							t.Errorf("%s, run %d: helm does not say %q: %s", name, step, row.says, want)
+						}
+						if released := conditionOf(u, "Released"); (released.status == "False") != failed {
+							t.Errorf("%s, run %d: Released=%s, bare helm failed: %v", name, step, released.status, failed)
+						} else if failed && !strings.Contains(released.message, lastWords(want)) && !strings.Contains(released.message, "[redacted]") {
+							t.Errorf("%s, run %d: the condition says %q, helm %q", name, step, released.message, lastWords(want))
+						}
 					}
 				}
 			}
 		})
 	}
+}
+
+func deployment(env string) string {
+	return `[{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "NAME"}, "spec": {"replicas": 0, "selector": {"matchLabels": {"a": "NAME"}},
+		"template": {"metadata": {"labels": {"a": "NAME"}}, "spec": {"containers": [{"name": "c", "image": "example.test/c", "env": [` + env + `]}]}}}}]`
+}
+
+// lastWords is the end of helm's error: of one line, and without the prefixes and frames that belay takes off.
+func lastWords(stderr string) string {
+	words := strings.Fields(stderr[strings.LastIndex(stderr, "Error: ")+len("Error: "):])
+	return strings.Join(words[max(0, len(words)-6):], " ")
+}
+
+// sayThroughGate gives the release these values and returns the stderr of belay's helm and the object when it is done.
+func sayThroughGate(t *testing.T, repo *chartRepo, ns, notes, name string, step int, values []byte) (string, *unstructured.Unstructured) {
+	t.Helper()
+	var v object
+	if err := json.Unmarshal(values, &v); err != nil {
+		t.Fatal(err)
+	}
+	before := len(spied(t, notes, name))
+	if step == 0 {
+		s := spec(repo, "verbatim", "0.1.0", v)
+		s["releaseName"] = name
+		createHR(t, ns, name, s)
+	} else {
+		patchSpec(t, ns, name, object{"values": v})
+	}
+	var u *unstructured.Unstructured
+	eventually(t, 60*time.Second, name+" is synced", func() bool {
+		u = getHR(t, ns, name)
+		status := conditionOf(u, "Released").status
+		return observed(u) == u.GetGeneration() && (status == "True" || status == "False")
+	})
+	runs := spied(t, notes, name)
+	if len(runs) != before+1 {
+		t.Fatalf("%s: %d runs of helm for one change: %s", name, len(runs)-before, conditionOf(u, "Released").message)
+	}
+	return stamps.ReplaceAllString(runs[len(runs)-1], "~"), u
+}
+
+func sayBare(t *testing.T, repo *chartRepo, major, ns, name string, values []byte) (stderr string, failed bool) {
+	t.Helper()
+	cmd := exec.Command(tool(major), "--kubeconfig", env.admin, "upgrade", name, filepath.Join(repo.dir, "verbatim-0.1.0.tgz"), "--install", "-n", ns, "-f", "-")
+	if major == "helm4" {
+		cmd.Args = append(cmd.Args, "--server-side=false") // as belay runs it
+	}
+	var out bytes.Buffer
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(values), &out
+	failed = cmd.Run() != nil
+	return stamps.ReplaceAllString(out.String(), "~"), failed
 }
 
 // Thirty-two helms at once through one gate.
@@ -414,7 +456,8 @@ func TestKilledHelmLeaksNothing(t *testing.T) {
 			if all := b.descendants(); len(all) > 0 {
 				helm = all[0]
 			}
-			return helm != 0 || observed(getHR(t, ns, "x")) == gen && conditionOf(getHR(t, ns, "x"), "Released").status == "True"
+			u := getHR(t, ns, "x")
+			return helm != 0 || observed(u) == gen && !lockOf(u).held
 		})
 		time.Sleep(time.Duration(random.Int63n(int64(usual))))
 		if helm != 0 && syscall.Kill(helm, syscall.SIGKILL) == nil {
