@@ -21,6 +21,8 @@
 /* The API server takes 3,145,728 bytes. */
 #define KPB_BYTES_MAX ((size_t)3 << 20)
 #define KPB_HASH_LEN  32 /* sha256 */
+/* What an amendment may add. */
+#define KPB_AMENDMENT_MAX ((size_t)64 << 10)
 
 /* What is read of a Secret; strings on the heap, "" if absent. */
 struct kpb_secret {
@@ -40,7 +42,9 @@ struct kpb_annotation {
     const char *key, *value;
 };
 /* The same envelope with one more ObjectMeta appended: resource_version (NULL: none) and
- * annotations. All other bytes of the object stay as they are. ret is appended to. */
+ * annotations (their keys differ). All other bytes of the object stay as they are. ret is appended
+ * to, or left as it is on an error: INVALID as above; LIMIT also if over KPB_AMENDMENT_MAX would be
+ * added, or ret has no room. */
 enum err_kind kpb_secret_amend(const char *bytes, size_t len, const char *resource_version,
                                const struct kpb_annotation *annotations, size_t n, struct buf *ret,
                                struct err *err) MUST_CHECK;
