@@ -8,18 +8,8 @@
 #include "jsonx/jsonx.h"
 #include "kube/kube_config.h"
 #include "kube/kube_wire.h"
-#include "timeval/srvclock.h"
 
 #define HEADERS_MAX 4
-
-struct kube {
-    struct transport *transport;
-    struct clock *clock;
-    struct kube_config *config;
-    char *user_agent;
-    struct mtx lock;
-    struct srvclock server_clock; /* guarded by lock */
-};
 
 /* One request, ready for the transport; http points into the rest. */
 struct prepared {
@@ -125,7 +115,7 @@ static enum err_kind prepare(struct kube *k, const struct kube_request *req, str
 }
 
 /* Feed the server clock; true if the reply's Date is the server's own. */
-static bool note_date(struct kube *k, const struct http_response *http, int64_t *ret_date_ns)
+bool kube_note_date(struct kube *k, const struct http_response *http, int64_t *ret_date_ns)
 {
     int64_t date_ns;
     if (http->date_unreliable || !httpdate_parse(http->date, &date_ns)) {
@@ -142,7 +132,7 @@ static enum err_kind finish(struct kube *k, const struct kube_request *req, uint
                             struct http_response *http, struct kube_reply *ret, struct err *err)
 {
     int64_t date_ns = 0;
-    bool have_date = note_date(k, http, &date_ns);
+    bool have_date = kube_note_date(k, http, &date_ns);
     if (http->status == 401) {
         kube_config_reject(k->config, generation);
     }

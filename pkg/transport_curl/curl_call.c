@@ -1,5 +1,6 @@
 #include "transport_curl/curl_call.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -28,7 +29,8 @@ static void call_fail(struct call *c, enum err_kind quiet, const char *why)
 static bool request_is_sane(const struct http_request *req)
 {
     return req->method != NULL && req->url != NULL &&
-           (req->deadline.ns != INT64_MAX || req->idle_ms > 0) && req->idle_ms >= 0;
+           (req->deadline.ns != INT64_MAX || req->idle_ms > 0 || req->deadline_now != NULL) &&
+           req->idle_ms >= 0;
 }
 
 /* A line break in a header would smuggle in headers of its own. */
@@ -78,8 +80,23 @@ void call_release(struct call *c)
     call_url_release(&c->url);
     call_url_release(&c->first);
     free(c->location);
+    free(c->held);
     curl_slist_free_all(c->headers);
     curl_slist_free_all(c->connect_to);
+}
+
+struct mono call_deadline(const struct call *c)
+{
+    struct mono deadline = c->req->deadline;
+    return c->req->deadline_now != NULL ? mono_min(deadline, c->req->deadline_now(c->req->ctx))
+                                        : deadline;
+}
+
+/* Has the one we work for gone away? A write's answer is waited for all the same. */
+static bool hung_up(const struct call *c)
+{
+    struct pollfd p = {.fd = c->req->hangup_fd, .events = POLLRDHUP};
+    return !c->is_write && c->req->hangup_fd > 0 && poll(&p, 1, 0) > 0 && p.revents != 0;
 }
 
 bool call_overdue(struct call *c, struct mono now, int64_t *ret_due_ms)
@@ -88,7 +105,12 @@ bool call_overdue(struct call *c, struct mono now, int64_t *ret_due_ms)
         call_fail(c, ERR_CANCELLED, "cancelled");
         return true;
     }
-    if (!mono_before(now, c->req->deadline)) {
+    if (hung_up(c)) {
+        call_fail(c, ERR_CANCELLED, "nobody waits for it any more");
+        return true;
+    }
+    struct mono deadline = call_deadline(c);
+    if (!mono_before(now, deadline)) {
         call_fail(c, ERR_TIMEOUT,
                   c->left_us ? "no complete reply before the deadline" : "the deadline passed");
         return true;
@@ -99,8 +121,8 @@ bool call_overdue(struct call *c, struct mono now, int64_t *ret_due_ms)
         c->uploaded = uploaded;
         c->last_byte = now;
     }
-    struct mono due = c->req->deadline;
-    if (c->req->idle_ms > 0) {
+    struct mono due = deadline;
+    if (c->req->idle_ms > 0 && !c->paused) {
         due = mono_min(due, mono_add_ms(c->last_byte, c->req->idle_ms));
         if (!mono_before(now, due)) {
             char why[64];

@@ -61,6 +61,11 @@ struct call {
     struct mono last_byte;
     curl_off_t uploaded; /* at last_byte */
     struct cancel_waker waker;
+
+    /* Of a stream: bytes that came and were not taken yet; full: libcurl holds the rest back. */
+    bool streams, paused;
+    char *held;
+    size_t held_len;
 };
 
 /* Begin: check the URL, set up the first hop. False: it is done already, with an error. res and err
@@ -72,6 +77,8 @@ void call_release(struct call *c);
 
 /* libcurl is through with this hop. The handle is out of the multi. */
 enum call_state call_hop_ended(struct call *c, CURLcode rc);
+/* The earlier of the request's deadlines, as of now. */
+struct mono call_deadline(const struct call *c);
 /* Must it be given up at now? Then it is done, with the error. Else *ret_due_ms is when to ask
  * again at the latest. */
 bool call_overdue(struct call *c, struct mono now, int64_t *ret_due_ms);

@@ -80,10 +80,24 @@ static void reply_begins(struct call *c, int status)
     c->headers_done = false;
 }
 
+static void pass_header(const struct call *c, const char *name, size_t name_len, const char *value,
+                        size_t len)
+{
+    /* Redirects are followed for callers that do not forward. */
+    if (c->req->on_header != NULL && c->res->status >= 200) {
+        _cleanup_(free_cstr)
+        char *n = xstrndup(name, name_len);
+        _cleanup_(free_cstr)
+        char *v = xstrndup(value, len);
+        c->req->on_header(c->req->ctx, n, v);
+    }
+}
+
 static void take_header(struct call *c, const char *name, size_t name_len, const char *value,
                         size_t len)
 {
     struct http_response *r = c->res;
+    pass_header(c, name, name_len, value, len);
     const struct {
         const char *name;
         char *dst;
@@ -154,6 +168,15 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *userdata)
     struct call *c = userdata;
     size_t len = size * n;
     c->last_byte = clock_mono(clock_os());
+    if (c->streams) {
+        if (c->held_len + len > TRANSPORT_STREAM_BYTES) {
+            c->paused = true;
+            return CURL_WRITEFUNC_PAUSE;
+        }
+        memcpy(c->held + c->held_len, bytes, len);
+        c->held_len += len;
+        return len;
+    }
     if (c->req->on_data != NULL && c->res->status / 100 == 2) {
         c->stopped = !c->req->on_data(c->req->ctx, bytes, len);
         return c->stopped ? 0 : len;
@@ -300,7 +323,8 @@ static void set_headers(struct call *c)
     if (c->t->options.user_agent != NULL) {
         SET(CURLOPT_USERAGENT, c->t->options.user_agent);
     }
-    if (c->t->options.accept_gzip && req->on_data == NULL) {
+    if (c->t->options.accept_gzip && req->on_data == NULL && req->on_header == NULL &&
+        !c->streams) {
         SET(CURLOPT_ACCEPT_ENCODING, "gzip");
     }
 }
@@ -310,7 +334,7 @@ static void set_timeouts(struct call *c, struct mono now)
     CURL *easy = c->easy;
     /* The total deadline is kept by the loop, on CLOCK_BOOTTIME; libcurl counts on CLOCK_MONOTONIC.
      */
-    int64_t left_ms = mono_diff_ms(c->req->deadline, now);
+    int64_t left_ms = mono_diff_ms(call_deadline(c), now);
     SET(CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
     SET(CURLOPT_NOSIGNAL, 1L);
     /* A name look-up that hangs must not hold up a call that was given up. */

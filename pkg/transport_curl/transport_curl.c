@@ -85,6 +85,10 @@ static void drive(struct curl_slot *slot, struct call *calls, size_t n)
 {
     for (;;) {
         int running;
+        /* Before anything more is sent: the process may have been stopped for a long time. */
+        if (sweep(calls, n) < 0) {
+            return;
+        }
         must(curl_multi_perform(slot->multi, &running) == CURLM_OK);
         if (collect_ended(slot) > 0) {
             continue;
@@ -146,6 +150,108 @@ static enum err_kind transport_curl_perform(struct transport *base, const struct
     return ERR_NONE;
 }
 
+/* ---- streams ---- */
+
+struct http_stream {
+    struct call call;
+    struct http_response head;
+    struct err err;
+};
+
+/* Until the head is there (want_bytes: a byte of the body), or the end. */
+static void pump(struct http_stream *s, bool want_bytes)
+{
+    struct call *c = &s->call;
+    while (!c->done && !(want_bytes ? c->held_len > 0 : c->headers_done)) {
+        int running;
+        if (sweep(c, 1) < 0) {
+            return;
+        }
+        must(curl_multi_perform(c->slot->multi, &running) == CURLM_OK);
+        (void)collect_ended(c->slot);
+        bool ready = want_bytes ? c->held_len > 0 : c->headers_done;
+        if (c->done || ready) {
+            return;
+        }
+        int64_t wait_ms = sweep(c, 1);
+        struct curl_waitfd peer = {.fd = c->req->hangup_fd, .events = 0};
+        bool watch = c->req->hangup_fd > 0 && !c->is_write;
+        if (wait_ms >= 0) {
+            must(curl_multi_poll(c->slot->multi, watch ? &peer : NULL, watch ? 1 : 0,
+                                 (int)(wait_ms < 200 ? wait_ms : 200) + 1, NULL) == CURLM_OK);
+        }
+    }
+}
+
+static enum err_kind transport_curl_open(struct transport *base, const struct http_request *req,
+                                         struct http_response *ret_head, struct http_stream **ret,
+                                         struct err *err)
+{
+    struct transport_curl *t = (struct transport_curl *)base;
+    struct curl_slot *slot = curl_slot_get(t);
+    must(!slot->busy && req->on_data == NULL && !req->follow_redirects);
+    slot->busy = true;
+    curl_slot_reserve(slot, 1);
+    curl_slot_reset_user_timeout(slot);
+    struct http_stream *s = xcalloc(1, sizeof(*s));
+    struct call *c = &s->call;
+    if (call_init(c, t, slot, slot->easies[0], req, &s->head, &s->err)) {
+        c->streams = true;
+        c->held = xmalloc(TRANSPORT_STREAM_BYTES);
+        call_add(c);
+        c->waker = (struct cancel_waker){.wake = wake, .ctx = slot->multi};
+        cancel_add(req->cancel, &c->waker);
+        pump(s, /* want_bytes= */ false);
+    }
+    if (c->done && c->result != ERR_NONE) {
+        enum err_kind kind = c->result;
+        *err = s->err;
+        base->ops->close(s);
+        return kind;
+    }
+    *ret_head = s->head;
+    ret_head->body = (struct buf)BUF_INIT(1);
+    *ret = s;
+    return ERR_NONE;
+}
+
+static enum err_kind transport_curl_read(struct http_stream *s, char *bytes, size_t cap,
+                                         size_t *ret_len, struct err *err)
+{
+    struct call *c = &s->call;
+    if (c->paused && c->held_len < TRANSPORT_STREAM_BYTES / 2) {
+        c->paused = false;
+        c->last_byte = clock_mono(clock_os());
+        (void)curl_easy_pause(c->easy, CURLPAUSE_CONT);
+    }
+    pump(s, /* want_bytes= */ true);
+    if (c->held_len == 0 && c->done && c->result != ERR_NONE) {
+        *err = s->err;
+        return c->result;
+    }
+    size_t n = c->held_len < cap ? c->held_len : cap;
+    memcpy(bytes, c->held, n);
+    memmove(c->held, c->held + n, c->held_len - n);
+    c->held_len -= n;
+    *ret_len = n;
+    return ERR_NONE;
+}
+
+static void transport_curl_close(struct http_stream *s)
+{
+    struct call *c = &s->call;
+    struct curl_slot *slot = c->slot;
+    if (c->in_multi) {
+        call_remove(c, /* abort= */ true);
+    }
+    if (c->waker.wake != NULL) {
+        cancel_remove(c->req->cancel, &c->waker);
+    }
+    call_release(c);
+    slot->busy = false;
+    free(s);
+}
+
 static const char *own(const char *s)
 {
     return s != NULL ? xstrdup(s) : NULL;
@@ -167,7 +273,10 @@ static void wipe(char *s)
 struct transport *transport_curl_new(const struct transport_curl_options *options)
 {
     static const struct transport_ops ops = {.perform = transport_curl_perform,
-                                             .perform_many = transport_curl_perform_many};
+                                             .perform_many = transport_curl_perform_many,
+                                             .open = transport_curl_open,
+                                             .read = transport_curl_read,
+                                             .close = transport_curl_close};
     must((options->cert_data == NULL) == (options->key_data == NULL));
     must((options->cert_file == NULL) == (options->key_file == NULL));
     must(options->proxy != TRANSPORT_CURL_PROXY_URL || options->proxy_url != NULL);
