@@ -19,8 +19,11 @@
 #include "transport_curl/transport_curl.h"
 #include "worker/worker.h"
 
-#define USER_AGENT "belay/" BELAY_VERSION
-#define CRD_NAME   "helmreleases.helm.fluxcd.io"
+/* Below the ports that kernels give to outgoing connections. */
+#define GATE_PORT_FIRST 20000
+#define GATE_PORTS      10000
+#define USER_AGENT      "belay/" BELAY_VERSION
+#define CRD_NAME        "helmreleases.helm.fluxcd.io"
 /* Without a word from a healthy watch for this long a replica is not ready: bookmarks come about
  * each minute. */
 #define SILENCE_MAX_MS 300000
@@ -45,6 +48,7 @@ struct app {
     struct queue *queue;
     struct cache *releases, *records, *crds;
     struct reflector *reflectors[REFLECTORS];
+    struct gate *gate;
     struct worker *worker;
     struct httpd *httpd;
     struct cancel stopping;  /* no new work */
@@ -317,10 +321,38 @@ static enum err_kind open_tools(struct app *app, const struct dirs *dirs, struct
     return ERR_NONE;
 }
 
+/* The port is the same at each start, if it is free: helm's discovery cache on disk is named after
+ * it. Not the same for two API servers: what one knows must not be taken for the other's. */
+static int gate_port_wanted(const struct app *app, const struct dirs *dirs)
+{
+    uint32_t hash = 2166136261U; /* FNV-1a: strmap's hash differs from process to process */
+    const char *texts[] = {kube_server(app->kube), dirs->home};
+    for (size_t i = 0; i < 2; i++) {
+        for (const char *at = texts[i]; *at != '\0'; at++) {
+            hash = (hash ^ (uint8_t)*at) * 16777619U;
+        }
+    }
+    return GATE_PORT_FIRST + (int)(hash % GATE_PORTS);
+}
+
+static enum err_kind start_gate(struct app *app, const struct dirs *dirs, struct err *err)
+{
+    if (!app->flags.gate) {
+        log_warn("main", "--gate=false: helm goes straight to the API server; what a lost lock's "
+                         "helm still writes is not fenced");
+        return ERR_NONE;
+    }
+    return gate_start(&(struct gate_options){.kube = app->kube,
+                                             .clock = clock_os(),
+                                             .rng = rng_os(),
+                                             .metrics = app->metrics,
+                                             .port = gate_port_wanted(app, dirs)},
+                      &app->gate, err);
+}
+
 static void make_parts(struct app *app, const struct dirs *dirs)
 {
     const struct flags *flags = &app->flags;
-    app->metrics = metrics_new();
     app->queue = queue_new(clock_os());
     app->releases = cache_new(&(struct cache_options){.index_of = worker_release_index});
     app->records = cache_new(&(struct cache_options){.index_of = worker_record_index});
@@ -349,6 +381,7 @@ static void make_parts(struct app *app, const struct dirs *dirs)
         .cancel = &app->stopping});
     app->worker = worker_new(&(struct worker_options){.kube = app->kube,
                                                       .kube_config = app->kube_config,
+                                                      .gate = app->gate,
                                                       .clock = clock_os(),
                                                       .rng = rng_os(),
                                                       .fetch = app->fetch_transport,
@@ -445,6 +478,7 @@ static void app_free(struct app *app)
         reflector_free(app->reflectors[i]);
     }
     worker_free(app->worker);
+    gate_stop(app->gate);
     members_free(app->members);
     free(app->scope);
     locks_free(app->locks);
@@ -472,12 +506,13 @@ enum err_kind app_start(const struct flags *flags, const struct dirs *dirs, stru
 {
     struct app *app = xcalloc(1, sizeof(*app));
     app->flags = *flags;
+    app->metrics = metrics_new();
     app->identity = make_identity(flags);
     app->pod_socket = pod_socket_new(getenv("POD_UID"));
     (void)pod_socket_bound(app->pod_socket); /* ours from the first moment, if it is free */
     cancel_init(&app->stopping);
     cancel_init(&app->finishing);
-    if (open_tools(app, dirs, err) || open_api(app, err)) {
+    if (open_tools(app, dirs, err) || open_api(app, err) || start_gate(app, dirs, err)) {
         app_free(app);
         return err->kind;
     }

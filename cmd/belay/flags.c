@@ -49,6 +49,8 @@ static const struct flag table[] = {
     {"helm", FLAG_TEXT, AT(helm), "", 0, 0, "a path", "helm v3 or v4; found on PATH by default"},
     {"helm-repository-import", FLAG_TEXT, AT(repository_import), "", 0, 0,
      "a comma list of v3:PATH", "repositories.yaml files with credentials of chart repositories"},
+    {"gate", FLAG_BOOL, AT(gate), "true", 0, 0, "true or false",
+     "let helm reach the API server through belay only"},
     {"cache-dir", FLAG_TEXT, AT(cache_dir), "", 0, 0, "a directory",
      "charts and indexes; /tmp/belay-UID by default"},
     {"listen", FLAG_TEXT, AT(listen), ":3030", 0, 0, "HOST:PORT, :PORT or [V6]:PORT",
@@ -172,7 +174,8 @@ enum err_kind flags_parse(int argc, char **argv, struct flags *ret, struct err *
 {
     struct flags flags = {0};
     for (size_t i = 0; i < FLAG_COUNT; i++) {
-        bool has_initial = table[i].kind <= FLAG_NUMBER || table[i].kind == FLAG_CHOICE;
+        bool has_initial = table[i].kind <= FLAG_NUMBER || table[i].kind == FLAG_CHOICE ||
+                           (table[i].kind == FLAG_BOOL && table[i].initial[0] != '\0');
         must(!has_initial || set(&flags, &table[i], table[i].initial, err) == ERR_NONE);
     }
     for (int i = 1; i < argc; i++) {
@@ -222,7 +225,7 @@ void flags_usage(FILE *out)
             continue;
         }
         (void)fprintf(out, "  --%-24s %s", f->name, f->help);
-        if (f->kind != FLAG_BOOL) {
+        if (f->kind != FLAG_BOOL || f->initial[0] != '\0') {
             (void)fprintf(out, " [%s%s%s]", f->legal, f->initial[0] != '\0' ? "; default " : "",
                           f->initial);
         }

@@ -20,6 +20,7 @@ struct flags {
     int64_t lease_ms, interval_ms, shutdown_grace_ms;
     int64_t workers;
     bool version, help;
+    bool gate;
     const char *ignored[32]; /* old flags that were given and mean nothing any more */
     int ignored_count;
 };

@@ -303,7 +303,8 @@ bool fence_is_unsettled(int status, const char *body, size_t len)
     if (status == 504) {
         return true;
     }
+    /* etcd also says "etcdserver: request is too large": that one is certain. */
     return status / 100 == 5 && body != NULL &&
-           (has_words(body, len, "etcdserver") || has_words(body, len, "deadline exceeded") ||
-            has_words(body, len, "timed out") || has_words(body, len, "leader changed"));
+           (has_words(body, len, "deadline exceeded") || has_words(body, len, "timed out") ||
+            has_words(body, len, "leader changed"));
 }

@@ -122,7 +122,7 @@ bool fence_may_resend(struct fence *f, const struct fence_request *r,
 void fence_note_date(struct fence *f, int64_t date_ns, int64_t lease_end_ns, struct mono sent);
 
 /* Is a reply with this status one that leaves open whether the write is carried out later? 504, and
- * 500 with etcd's or a deadline's words in it. */
+ * 500 with a time-out's words in it. */
 bool fence_is_unsettled(int status, const char *body, size_t len);
 
 #endif

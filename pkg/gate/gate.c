@@ -153,6 +153,13 @@ struct gate_run *gate_run_find(struct gate *g, const char *token)
     return NULL;
 }
 
+struct gate_run *gate_run_ref(struct gate_run *run)
+{
+    MTX_GUARD(&run->gate->lock);
+    run->refs++;
+    return run;
+}
+
 void gate_run_unref(struct gate_run *run)
 {
     mtx_lock(&run->gate->lock);

@@ -11,11 +11,11 @@
 #include "kube/kube_forward.h"
 
 /* A request's body: the API server takes 3 MiB. */
-#define GATE_BODY_MAX ((size_t)3 << 20)
+#define GATE_BODY_MAX (3U << 20)
 /* Of a reply to a write, which is held whole. */
-#define GATE_REPLY_MAX ((size_t)4 << 20)
+#define GATE_REPLY_MAX (4U << 20)
 /* Bodies of all children that are held at the same time; who comes later waits. */
-#define GATE_BODIES_MAX ((size_t)64 << 20)
+#define GATE_BODIES_MAX (64U << 20)
 #define GATE_TOKEN_LEN  33
 
 struct gate {
@@ -65,6 +65,7 @@ struct exchange {
 /* ---- gate.c ---- */
 
 struct gate_run *gate_run_find(struct gate *g, const char *token); /* a reference, or NULL */
+struct gate_run *gate_run_ref(struct gate_run *run);
 void gate_run_unref(struct gate_run *run);
 
 /* ---- exchange.c ---- */

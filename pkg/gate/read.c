@@ -21,7 +21,8 @@
 
 /* A reply on its way to the child. */
 struct reading {
-    struct exchange *x;
+    struct exchange *x;   /* gone before us: libmicrohttpd gives a reply up last */
+    struct gate_run *run; /* a reference: the stream hangs on its cancel */
     struct kube_stream *stream;
     struct kube_forward forward; /* borrowed by the stream */
     struct recwire_list *records;
@@ -132,6 +133,7 @@ static void reading_free(void *cls)
     kube_stream_close(r->stream);
     recwire_list_free(r->records);
     buf_release(&r->whole);
+    gate_run_unref(r->run);
     free(r);
 }
 
@@ -180,6 +182,7 @@ static enum MHD_Result stream(struct exchange *x)
         free(r);
         return exchange_fail_upstream(x, &err);
     }
+    r->run = gate_run_ref(x->run);
     (void)snprintf(r->content_type, sizeof(r->content_type), "%s", head.content_type);
     exchange_note_date(x, &date, head.sent);
     look_for_records(r, &head);

@@ -17,11 +17,6 @@
 #include "base/text.h"
 #include "jsonx/jsonx.h"
 
-/* helm's --timeout is per operation, and a run has several (hooks, waits): ten of them and a minute
- * end any hang (case 10). */
-#define HELM_TIMEOUTS_MAX 10
-#define HELM_EXTRA_S      60
-
 static struct mono deadline_in(struct sync *s, int64_t ms)
 {
     return mono_add_ms(clock_mono(s->w->options.clock), ms);
@@ -67,6 +62,16 @@ static void report_unserved(struct sync *s)
     }
 }
 
+/* ": 1 created, 2 changed, 0 deleted", or "" if nothing is known of it. */
+static char *wrote_words(const struct sync *s)
+{
+    const struct gate_report *r = &s->wrote;
+    return r->record_written
+               ? xasprintf(": %lld created, %lld changed, %lld deleted", (long long)r->created,
+                           (long long)r->changed, (long long)r->deleted)
+               : xstrdup("");
+}
+
 static void report(struct sync *s, const struct outcome *o)
 {
     report_unserved(s);
@@ -74,8 +79,10 @@ static void report(struct sync *s, const struct outcome *o)
     bool warning = !ok && !o->interrupted;
     struct hr *hr = s->hr;
     _cleanup_(free_cstr)
-    char *note = ok ? xasprintf("managed release '%s' in namespace '%s' synchronized",
-                                hr->spec.release_name, hr->spec.target_ns)
+    char *wrote = wrote_words(s);
+    _cleanup_(free_cstr)
+    char *note = ok ? xasprintf("managed release '%s' in namespace '%s' synchronized%s",
+                                hr->spec.release_name, hr->spec.target_ns, wrote)
                     : xasprintf("synchronization of release '%s' in namespace '%s' %s: %s",
                                 hr->spec.release_name, hr->spec.target_ns,
                                 o->interrupted ? "was interrupted" : "failed", o->message);
@@ -89,6 +96,8 @@ static void report(struct sync *s, const struct outcome *o)
                                                      .note = note});
     log_at(warning ? LOG_WARN : LOG_INFO, "sync", ok ? "synced" : "not synced",
            LOG_S("reason", o->reason), LOG_S("message", o->message), LOG_I("failures", o->failures),
+           LOG_I("created", s->wrote.created), LOG_I("changed", s->wrote.changed),
+           LOG_I("deleted", s->wrote.deleted),
            LOG_I("ms", mono_diff_ms(clock_mono(s->w->options.clock), s->started)));
 }
 
@@ -98,6 +107,13 @@ void sync_finish(struct sync *s, struct outcome *o)
     o->release_name = hr->spec.release_name != NULL ? hr->spec.release_name : "";
     o->target_ns = hr->spec.target_ns != NULL ? hr->spec.target_ns : hr->ns;
     struct err err = ERR_INIT;
+    if (s->unanswered) {
+        /* Whoever comes next must not work beside a write that the server may still carry out. */
+        log_warn("sync", "a write of helm has no answer: the lock is left to run out",
+                 LOG_S("result", o->reason), LOG_S("message", o->message));
+        free(take_ptr(&o->message));
+        return;
+    }
     enum err_kind kind = held_unlock(s->held, outcome_build_result, o, &err);
     bool ok = strcmp(o->released, "True") == 0;
     metrics_action(s->w->options.metrics, "sync", ok, o->target_ns, o->release_name,
@@ -181,39 +197,6 @@ void sync_interrupted(struct sync *s)
                         .interrupted = true,
                         .not_before_ns = INT64_MIN};
     sync_finish(s, &o);
-}
-
-static void on_child(void *ctx, struct child *child)
-{
-    held_set_child(ctx, child);
-}
-
-enum err_kind sync_helm(struct sync *s, const struct helmargs_options *args,
-                        struct helm_result *ret, struct err *err)
-{
-    struct worker *w = s->w;
-    if (held_is_lost(s->held)) {
-        return err_set(err, ERR_LEASE_LOST, "the lock is lost");
-    }
-    if (kube_config_write_for_child(w->options.kube_config, w->kubeconfig, err)) {
-        return err_wrap(err, "write helm's kubeconfig");
-    }
-    bool with_values = args->verb == HELM_UPGRADE_INSTALL;
-    _cleanup_(free_cstr)
-    char *values = with_values ? jsonx_dump(s->in.values) : NULL;
-    struct helm_run_options run = {
-        .args = *args,
-        .kubeconfig = w->kubeconfig,
-        .values = values,
-        .values_len = values != NULL ? strlen(values) : 0,
-        .redact = s->in.secret_values,
-        .deadline =
-            deadline_in(s, (s->hr->spec.timeout_s * HELM_TIMEOUTS_MAX + HELM_EXTRA_S) * 1000),
-        .on_child = on_child,
-        .ctx = s->held,
-    };
-    metrics_add(w->options.metrics, METRICS_HELM_RUNS, 1);
-    return helm_run(w->options.helm, &run, ret, err);
 }
 
 /* ---- before helm ---- */
@@ -328,11 +311,19 @@ static void finish_in_sync(struct sync *s)
 
 /* ---- helm ---- */
 
+/* The gate has annotated it as it was written. */
+static bool claims_this_sync(const struct sync *s, const struct helmrec_meta *m)
+{
+    return m->epoch == held_epoch(s->held) && strcmp(m->digest, s->in.digest) == 0 &&
+           strcmp(m->owner, s->hr->uid) == 0;
+}
+
 static void finish_deployed(struct sync *s, int64_t upgrades, int64_t window_ns)
 {
     struct err err = ERR_INIT;
     int64_t epoch = 0;
     struct helmrec_meta *newest = NULL;
+    sync_mark_created(s);
     if (records_newest(s->w, s->hr,
                        mono_min(deadline_in(s, WORKER_READ_MS), held_deadline(s->held)), NULL,
                        &newest, NULL, &epoch, &err)) {
@@ -342,7 +333,7 @@ static void finish_deployed(struct sync *s, int64_t upgrades, int64_t window_ns)
     } else if (newest != NULL) {
         helmrec_meta_free(s->newest);
         s->newest = newest;
-        if (newest->status == HELMREC_DEPLOYED) {
+        if (newest->status == HELMREC_DEPLOYED && !claims_this_sync(s, newest)) {
             annotate_newest(s);
         }
     }

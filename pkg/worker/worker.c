@@ -33,7 +33,6 @@ struct worker *worker_new(const struct worker_options *options)
 {
     struct worker *w = xcalloc(1, sizeof(*w));
     w->options = *options;
-    w->kubeconfig = xasprintf("%s/kubeconfig", options->work_dir);
     mtx_init(&w->lock, "worker");
     w->sightings.free_value = free_sighting;
     w->unlocked.free_value = free;
@@ -51,7 +50,6 @@ void worker_free(struct worker *w)
     strmap_release(&w->unlocked);
     strmap_release(&w->turns);
     mtx_release(&w->lock);
-    free(w->kubeconfig);
     free(w);
 }
 
@@ -411,12 +409,14 @@ static const char *verb_of(const struct pass *p)
     return absent ? "Installing" : "Upgrading";
 }
 
-static void note_unlocked(struct worker *w, const char *key, const struct held *held)
+static void note_unlocked(struct worker *w, const char *key, struct held *held,
+                          struct mono runs_out)
 {
     struct unlocked *u = xmalloc(sizeof(*u));
     *u = (struct unlocked){.epoch = held_epoch(held),
                            .generation = held_generation(held),
-                           .when = clock_mono(w->options.clock)};
+                           .when = clock_mono(w->options.clock),
+                           .runs_out = runs_out};
     MTX_GUARD(&w->lock);
     strmap_put(&w->unlocked, key, u);
 }
@@ -452,6 +452,18 @@ static bool cache_is_behind(struct worker *w, const char *key, const struct hr *
     return older && mono_diff_ms(now, u->when) < WATCH_LAG_MS;
 }
 
+/* A lock of ours that must run out by itself, since a write of its helm has no answer yet: how long
+ * still? 0: it is none. */
+static int64_t left_to_run_out_ms(struct worker *w, const char *key, const struct hr *hr)
+{
+    struct mono now = clock_mono(w->options.clock);
+    MTX_GUARD(&w->lock);
+    const struct unlocked *u = strmap_get(&w->unlocked, key);
+    bool left = u != NULL && hr->status.lease.transitions == u->epoch &&
+                hr->status.released.status == HR_UNKNOWN && mono_before(now, u->runs_out);
+    return left ? mono_diff_ms(u->runs_out, now) + 1 : 0;
+}
+
 static void run_sync(struct pass *p, struct held *held)
 {
     struct sync s = {.w = p->w, .held = held, .started = clock_mono(p->w->options.clock)};
@@ -466,8 +478,12 @@ static void run_sync(struct pass *p, struct held *held)
         sync_run(&s);
     }
     if (s.unlocked) {
-        note_unlocked(p->w, p->key, held);
+        note_unlocked(p->w, p->key, held, (struct mono){0});
+    } else if (s.unanswered) {
+        int64_t guard_ms = lease_guard_ms(locks_lease_ms(p->w->options.locks));
+        note_unlocked(p->w, p->key, held, mono_add_ms(held_deadline(held), 2 * guard_ms));
     }
+    gate_report_release(&s.wrote);
     inputs_release(p->w, &s.in);
     helmrec_meta_free(s.newest);
     record_list_release(&s.older);
@@ -543,6 +559,11 @@ static void run_pass(struct pass *p)
     if (cache_is_behind(w, p->key, p->hr)) {
         verdict = LEASE_WAIT;
         wait_ms = WATCH_LAG_MS;
+    }
+    int64_t left_ms = left_to_run_out_ms(w, p->key, p->hr);
+    if (left_ms > 0) {
+        verdict = LEASE_WAIT;
+        wait_ms = left_ms;
     }
     if (verdict == LEASE_WAIT) {
         forget_turn(w, p->key);

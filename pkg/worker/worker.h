@@ -14,6 +14,7 @@
 #include "cache/cache.h"
 #include "chart/chart.h"
 #include "event/event.h"
+#include "gate/gate.h"
 #include "helm/helm.h"
 #include "kube/kube.h"
 #include "kube/kubeconfig.h"
@@ -25,7 +26,8 @@
 
 struct worker_options {
     struct kube *kube;
-    struct kube_config *kube_config; /* for helm's kubeconfig */
+    struct kube_config *kube_config; /* for helm's kubeconfig without the gate */
+    struct gate *gate;               /* helm's way to the API server; NULL: straight */
     struct clock *clock;
     struct rng *rng;
     struct transport *fetch; /* for valuesFrom URLs */

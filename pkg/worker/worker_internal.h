@@ -17,20 +17,21 @@ struct unlocked {
     int64_t epoch;
     int64_t generation;
     struct mono when;
+    struct mono runs_out; /* not freed but left to run out, until then; zero: freed */
 };
 
 struct worker {
     struct worker_options options;
-    char *kubeconfig; /* path of helm's */
     struct mtx lock;
     struct strmap sightings; /* key -> struct lease_sighting *; guarded by lock */
-    struct strmap
-        unlocked; /* key -> struct unlocked *: what we freed ourselves last; guarded by lock */
+    struct strmap unlocked;  /* key -> struct unlocked *: what we freed, or left to run out, last;
+                                guarded by lock */
     struct strmap turns; /* key -> struct mono *: since when another replica's turn is waited for;
                             guarded by lock */
     bool crd_bad;        /* guarded by lock */
     char crd_why[512];
     atomic_llong passes;
+    atomic_llong helms; /* for the names of their kubeconfigs */
 };
 
 /* ---- inputs.c: what is desired ---- */
@@ -130,7 +131,9 @@ struct sync {
     struct record_list older;    /* the rest of it */
     struct inputs in;
     struct mono started;
-    bool unlocked; /* the result was written: the lock is free for certain */
+    bool unlocked;            /* the result was written: the lock is free for certain */
+    struct gate_report wrote; /* by the last helm; all zero without the gate */
+    bool unanswered;          /* a write of helm may still be carried out: the lease must run out */
 };
 /* The sync of a locked object up to and including the unlocking. */
 void sync_run(struct sync *s);
@@ -143,7 +146,10 @@ void sync_fail(struct sync *s, const char *phase, const struct err *err);
 void sync_fail_with(struct sync *s, struct outcome *o, const struct err *err);
 /* Told to stop, or the lock is lost, before anything was changed. */
 void sync_interrupted(struct sync *s);
-/* Run helm under the lock. */
+/* antecedent.c: mark what the last helm created as this HelmRelease's. A failure is logged. */
+#define ANNOTATION_ANTECEDENT "helm.fluxcd.io/antecedent"
+void sync_mark_created(struct sync *s);
+/* child.c: run helm under the lock. CONFLICT: the gate stopped it. */
 enum err_kind sync_helm(struct sync *s, const struct helmargs_options *args,
                         struct helm_result *ret, struct err *err) MUST_CHECK;
 

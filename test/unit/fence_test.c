@@ -355,6 +355,7 @@ static void an_unsettled_answer_is_known(void **state)
         {500, "{\"message\":\"etcdserver: request timed out\"}", true},
         {500, "{\"message\":\"etcdserver: leader changed\"}", true},
         {500, "{\"message\":\"context deadline exceeded\"}", true},
+        {500, "{\"message\":\"etcdserver: request is too large\"}", false},
         {500, "{\"message\":\"failed calling webhook\"}", false},
         {503, "{\"message\":\"apiserver is shutting down\"}", false},
         {409, "etcdserver", false},
