@@ -80,8 +80,8 @@ static bool held_is(const struct recwire_json_list *l, const char *text)
 
 static enum state end_key(struct recwire_json_list *l)
 {
-    if (strchr(buf_str(&l->held), '\\') != NULL) {
-        return BAD; /* it could be "items" without looking like it */
+    if (strcspn(buf_str(&l->held), "\\") != l->held.len) {
+        return BAD; /* an escape: it could be "items" without looking like it; or a NUL */
     }
     l->is_items = held_is(l, "\"items\"");
     l->is_kind = held_is(l, "\"kind\"");
