@@ -6,6 +6,7 @@
 #include "base/must.h"
 #include "base/text.h"
 #include "jsonx/jsonx.h"
+#include "kube/kube_client.h"
 #include "kube/kube_config.h"
 #include "kube/kube_wire.h"
 

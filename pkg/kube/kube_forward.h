@@ -34,19 +34,23 @@ struct kube_forward_date {
     int64_t ns;
 };
 
-/* The whole reply, with any status. INVALID: a target that is no absolute path. Errors as for
- * transport_perform. */
+/* The whole reply, with any status. INVALID: a target that is no absolute path, or that would not
+ * arrive as it stands (a fragment, a "." or ".." segment, blanks, control bytes). Errors as for
+ * transport_perform. on_header is called once the reply is known to be the last one, before this
+ * function returns. */
 enum err_kind kube_forward(struct kube *k, const struct kube_forward *req,
                            struct http_response *ret, struct kube_forward_date *ret_date,
                            struct err *err) MUST_CHECK;
 
-/* The reply's head now, its body by kube_stream_read; see transport_open. */
+/* The reply's head now, its body by kube_stream_read; see transport_open. What *req points to, and
+ * its callbacks' ctx, are borrowed until the close; *req itself is not. */
 struct kube_stream;
 enum err_kind kube_stream_open(struct kube *k, const struct kube_forward *req,
                                struct http_response *ret_head, struct kube_forward_date *ret_date,
                                struct kube_stream **ret, struct err *err) MUST_CHECK;
 enum err_kind kube_stream_read(struct kube_stream *s, char *bytes, size_t cap, size_t *ret_len,
                                struct err *err) MUST_CHECK;
+/* NULL is allowed. */
 void kube_stream_close(struct kube_stream *s);
 
 #endif

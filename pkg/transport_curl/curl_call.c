@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
@@ -28,9 +30,10 @@ static void call_fail(struct call *c, enum err_kind quiet, const char *why)
 
 static bool request_is_sane(const struct http_request *req)
 {
-    return req->method != NULL && req->url != NULL &&
-           (req->deadline.ns != INT64_MAX || req->idle_ms > 0 || req->deadline_now != NULL) &&
-           req->idle_ms >= 0;
+    bool ends = req->deadline.ns != INT64_MAX || req->idle_ms > 0 || req->deadline_now != NULL;
+    /* Whether a 3xx is the final reply is known too late for on_header. */
+    return req->method != NULL && req->url != NULL && req->idle_ms >= 0 && ends &&
+           (req->on_header == NULL || !req->follow_redirects);
 }
 
 /* A line break in a header would smuggle in headers of its own. */
@@ -45,11 +48,45 @@ static bool headers_are_lines(const struct http_request *req)
     return true;
 }
 
-bool call_init(struct call *c, struct transport_curl *t, struct curl_slot *slot, CURL *easy,
-               const struct http_request *req, struct http_response *res, struct err *err)
+/* Readable once the socket's peer has closed it. Only that is asked for, so bytes that wait in the
+ * socket do not wake anybody. */
+static int hangup_watch(int fd)
 {
-    must(request_is_sane(req));
-    *c = (struct call){.t = t, .slot = slot, .easy = easy, .req = req, .res = res, .err = err};
+    int watch = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLRDHUP};
+    if (watch >= 0 && epoll_ctl(watch, EPOLL_CTL_ADD, fd, &event) != 0) {
+        (void)close(watch);
+        return -1;
+    }
+    return watch;
+}
+
+static bool has_hung_up(const struct call *c)
+{
+    struct pollfd p = {.fd = c->hangup, .events = POLLIN};
+    return c->hangup >= 0 && poll(&p, 1, 0) > 0;
+}
+
+struct mono call_deadline(const struct call *c)
+{
+    const struct http_request *req = c->req;
+    return req->deadline_now == NULL ? req->deadline
+                                     : mono_min(req->deadline, req->deadline_now(req->ctx));
+}
+
+bool call_init(struct call *c, struct transport_curl *t, struct curl_slot *slot, CURL *easy,
+               const struct http_request *req, struct http_response *res, struct buf *pull,
+               struct err *err)
+{
+    must(request_is_sane(req) && (pull == NULL || req->on_data == NULL));
+    *c = (struct call){.t = t,
+                       .slot = slot,
+                       .easy = easy,
+                       .req = req,
+                       .res = res,
+                       .err = err,
+                       .hangup = -1,
+                       .pull = pull};
     c->is_write = strcmp(req->method, "GET") != 0 && strcmp(req->method, "HEAD") != 0;
     struct mono now = clock_mono(clock_os());
     c->last_byte = now;
@@ -64,6 +101,13 @@ bool call_init(struct call *c, struct transport_curl *t, struct curl_slot *slot,
         return false;
     }
     call_url_copy(&c->url, &c->first);
+    if (req->hangup_fd > 0 && !c->is_write) {
+        c->hangup = hangup_watch(req->hangup_fd);
+        if (c->hangup < 0) {
+            call_fail(c, ERR_UNAVAILABLE, "the asker's socket cannot be watched");
+            return false;
+        }
+    }
     int64_t due_ms;
     if (call_overdue(c, now, &due_ms)) {
         return false;
@@ -80,23 +124,11 @@ void call_release(struct call *c)
     call_url_release(&c->url);
     call_url_release(&c->first);
     free(c->location);
-    free(c->held);
     curl_slist_free_all(c->headers);
     curl_slist_free_all(c->connect_to);
-}
-
-struct mono call_deadline(const struct call *c)
-{
-    struct mono deadline = c->req->deadline;
-    return c->req->deadline_now != NULL ? mono_min(deadline, c->req->deadline_now(c->req->ctx))
-                                        : deadline;
-}
-
-/* Has the one we work for gone away? A write's answer is waited for all the same. */
-static bool hung_up(const struct call *c)
-{
-    struct pollfd p = {.fd = c->req->hangup_fd, .events = POLLRDHUP};
-    return !c->is_write && c->req->hangup_fd > 0 && poll(&p, 1, 0) > 0 && p.revents != 0;
+    if (c->hangup >= 0) {
+        (void)close(c->hangup);
+    }
 }
 
 bool call_overdue(struct call *c, struct mono now, int64_t *ret_due_ms)
@@ -105,12 +137,12 @@ bool call_overdue(struct call *c, struct mono now, int64_t *ret_due_ms)
         call_fail(c, ERR_CANCELLED, "cancelled");
         return true;
     }
-    if (hung_up(c)) {
+    if (has_hung_up(c)) {
         call_fail(c, ERR_CANCELLED, "nobody waits for it any more");
         return true;
     }
-    struct mono deadline = call_deadline(c);
-    if (!mono_before(now, deadline)) {
+    struct mono due = call_deadline(c);
+    if (!mono_before(now, due)) {
         call_fail(c, ERR_TIMEOUT,
                   c->left_us ? "no complete reply before the deadline" : "the deadline passed");
         return true;
@@ -121,8 +153,7 @@ bool call_overdue(struct call *c, struct mono now, int64_t *ret_due_ms)
         c->uploaded = uploaded;
         c->last_byte = now;
     }
-    struct mono due = deadline;
-    if (c->req->idle_ms > 0 && !c->paused) {
+    if (c->req->idle_ms > 0) {
         due = mono_min(due, mono_add_ms(c->last_byte, c->req->idle_ms));
         if (!mono_before(now, due)) {
             char why[64];
@@ -141,7 +172,8 @@ static const char *redirect_target(const struct call *c)
 {
     int s = c->res->status;
     bool moved = s == 301 || s == 302 || s == 303 || s == 307 || s == 308;
-    return c->req->follow_redirects && !c->is_write && moved ? c->location : NULL;
+    bool may = c->req->follow_redirects && !c->is_write && c->pull == NULL;
+    return may && moved ? c->location : NULL;
 }
 
 static enum call_state next_hop(struct call *c, const char *target)
@@ -183,6 +215,8 @@ enum call_state call_hop_ended(struct call *c, CURLcode rc)
                             c->url.shown);
         c->done = true;
         http_response_release(c->res);
+    } else if (c->late) {
+        call_fail(c, ERR_TIMEOUT, "the deadline passed");
     } else if (c->resend_denied) {
         call_fail(c, ERR_UNAVAILABLE, "the connection died before a reply");
     } else if (rc == CURLE_UNSUPPORTED_PROTOCOL || rc == CURLE_URL_MALFORMAT) {

@@ -58,27 +58,29 @@ struct call {
     bool over_limit;    /* the body passed body_max */
     bool stopped;       /* on_data said so */
     bool resend_denied; /* libcurl wanted to send a write again */
+    bool late;          /* the deadline passed just before the request would have been sent */
     struct mono last_byte;
     curl_off_t uploaded; /* at last_byte */
     struct cancel_waker waker;
+    int hangup; /* an epoll that is readable once the peer of hangup_fd has closed it; -1: none */
 
-    /* Of a stream: bytes that came and were not taken yet; full: libcurl holds the rest back. */
-    bool streams, paused;
-    char *held;
-    size_t held_len;
+    struct buf *pull; /* the body waits here for a reader who takes it piece by piece; NULL: none */
+    bool paused;      /* pull is full: libcurl keeps the rest, and reads no more */
 };
 
-/* Begin: check the URL, set up the first hop. False: it is done already, with an error. res and err
- * are the caller's. */
+/* Begin: check the URL, set up the first hop. False: it is done already, with an error. res, err
+ * and pull (NULL: the reply is not streamed) are the caller's. */
 bool call_init(struct call *c, struct transport_curl *t, struct curl_slot *slot, CURL *easy,
-               const struct http_request *req, struct http_response *res, struct err *err);
+               const struct http_request *req, struct http_response *res, struct buf *pull,
+               struct err *err);
 /* Free everything but what res and err hold; the handle must be out of the multi. */
 void call_release(struct call *c);
 
+/* The earlier one of the request's two deadlines, as of now. */
+struct mono call_deadline(const struct call *c);
+
 /* libcurl is through with this hop. The handle is out of the multi. */
 enum call_state call_hop_ended(struct call *c, CURLcode rc);
-/* The earlier of the request's deadlines, as of now. */
-struct mono call_deadline(const struct call *c);
 /* Must it be given up at now? Then it is done, with the error. Else *ret_due_ms is when to ask
  * again at the latest. */
 bool call_overdue(struct call *c, struct mono now, int64_t *ret_due_ms);

@@ -34,6 +34,11 @@ static int on_send(void *clientp, char *remote_ip, char *local_ip, int remote_po
         c->resend_denied = true;
         return CURL_PREREQFUNC_ABORT;
     }
+    /* Connecting may have taken until now, or this process was stopped meanwhile. */
+    c->late = !mono_before(clock_mono(clock_os()), call_deadline(c));
+    if (c->late) {
+        return CURL_PREREQFUNC_ABORT;
+    }
     if (c->sends == 0) {
         c->res->sent = clock_mono(clock_os());
     }
@@ -80,24 +85,10 @@ static void reply_begins(struct call *c, int status)
     c->headers_done = false;
 }
 
-static void pass_header(const struct call *c, const char *name, size_t name_len, const char *value,
-                        size_t len)
-{
-    /* Redirects are followed for callers that do not forward. */
-    if (c->req->on_header != NULL && c->res->status >= 200) {
-        _cleanup_(free_cstr)
-        char *n = xstrndup(name, name_len);
-        _cleanup_(free_cstr)
-        char *v = xstrndup(value, len);
-        c->req->on_header(c->req->ctx, n, v);
-    }
-}
-
 static void take_header(struct call *c, const char *name, size_t name_len, const char *value,
                         size_t len)
 {
     struct http_response *r = c->res;
-    pass_header(c, name, name_len, value, len);
     const struct {
         const char *name;
         char *dst;
@@ -128,6 +119,19 @@ static void take_header(struct call *c, const char *name, size_t name_len, const
     }
 }
 
+static void hand_over_header(const struct call *c, const char *name, size_t name_len,
+                             const char *value, size_t len)
+{
+    if (c->req->on_header == NULL || c->res->status < 200) {
+        return;
+    }
+    _cleanup_(free_cstr)
+    char *name_text = xstrndup(name, name_len);
+    _cleanup_(free_cstr)
+    char *value_text = xstrndup(value, len);
+    c->req->on_header(c->req->ctx, name_text, value_text);
+}
+
 static size_t on_header(char *line, size_t size, size_t n, void *userdata)
 {
     struct call *c = userdata;
@@ -137,14 +141,14 @@ static size_t on_header(char *line, size_t size, size_t n, void *userdata)
     while (len > 0 && (line[len - 1] == '\r' || line[len - 1] == '\n' || line[len - 1] == ' ')) {
         len--;
     }
-    int status = status_of_line(line, len);
-    if (status != 0) {
-        reply_begins(c, status);
-        return whole;
-    }
     /* Trailers come through here too: after the head is complete, nothing of it changes any more.
      */
     if (c->headers_done) {
+        return whole;
+    }
+    int status = status_of_line(line, len);
+    if (status != 0) {
+        reply_begins(c, status);
         return whole;
     }
     if (len == 0) {
@@ -158,9 +162,23 @@ static size_t on_header(char *line, size_t size, size_t n, void *userdata)
         while (value < line + len && (*value == ' ' || *value == '\t')) {
             value++;
         }
-        take_header(c, line, (size_t)(colon - line), value, (size_t)(line + len - value));
+        size_t value_len = (size_t)(line + len - value);
+        take_header(c, line, (size_t)(colon - line), value, value_len);
+        hand_over_header(c, line, (size_t)(colon - line), value, value_len);
     }
     return whole;
+}
+
+/* At most CURL_MAX_WRITE_SIZE bytes come at once, so an empty buffer takes any piece. */
+static size_t keep_for_reader(struct call *c, const char *bytes, size_t len)
+{
+    _Static_assert(TRANSPORT_STREAM_BYTES >= CURL_MAX_WRITE_SIZE, "or it would pause for ever");
+    c->paused = len > c->pull->max_len - c->pull->len;
+    if (c->paused) {
+        return CURL_WRITEFUNC_PAUSE;
+    }
+    buf_add(c->pull, bytes, len);
+    return len;
 }
 
 static size_t on_body(char *bytes, size_t size, size_t n, void *userdata)
@@ -168,14 +186,8 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *userdata)
     struct call *c = userdata;
     size_t len = size * n;
     c->last_byte = clock_mono(clock_os());
-    if (c->streams) {
-        if (c->held_len + len > TRANSPORT_STREAM_BYTES) {
-            c->paused = true;
-            return CURL_WRITEFUNC_PAUSE;
-        }
-        memcpy(c->held + c->held_len, bytes, len);
-        c->held_len += len;
-        return len;
+    if (c->pull != NULL) {
+        return keep_for_reader(c, bytes, len);
     }
     if (c->req->on_data != NULL && c->res->status / 100 == 2) {
         c->stopped = !c->req->on_data(c->req->ctx, bytes, len);
@@ -242,13 +254,28 @@ static void set_proxy(struct call *c)
     SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 }
 
+static bool names_header(const struct http_request *req, const char *name)
+{
+    for (size_t i = 0; i < req->header_count; i++) {
+        if (strcasecmp(req->headers[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void add_line(struct call *c, const char *line)
+{
+    struct curl_slist *longer = curl_slist_append(c->headers, line);
+    must(longer != NULL);
+    c->headers = longer;
+}
+
 static void add_header(struct call *c, const char *name, const char *value)
 {
     _cleanup_(free_cstr)
     char *line = value[0] != '\0' ? xasprintf("%s: %s", name, value) : xasprintf("%s;", name);
-    struct curl_slist *longer = curl_slist_append(c->headers, line);
-    must(longer != NULL);
-    c->headers = longer;
+    add_line(c, line);
 }
 
 static bool is_credential(const char *header)
@@ -298,9 +325,10 @@ static void set_method(struct call *c)
         SET(CURLOPT_POSTFIELDS, req->body != NULL ? req->body : "");
         SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)(req->body != NULL ? req->body_len : 0));
         /* No waiting for "100 Continue", which costs a second where a server does not know it. */
-        struct curl_slist *longer = curl_slist_append(c->headers, "Expect:");
-        must(longer != NULL);
-        c->headers = longer;
+        add_line(c, "Expect:");
+        if (!names_header(req, "Content-Type")) {
+            add_line(c, "Content-Type:"); /* or it would be called a web form */
+        }
     }
     SET(CURLOPT_CUSTOMREQUEST, req->method);
 }
@@ -323,8 +351,10 @@ static void set_headers(struct call *c)
     if (c->t->options.user_agent != NULL) {
         SET(CURLOPT_USERAGENT, c->t->options.user_agent);
     }
-    if (c->t->options.accept_gzip && req->on_data == NULL && req->on_header == NULL &&
-        !c->streams) {
+    /* Who sees the headers gets the body that belongs to them. */
+    bool as_it_is = req->on_data != NULL || req->on_header != NULL || c->pull != NULL ||
+                    names_header(req, "Accept-Encoding");
+    if (c->t->options.accept_gzip && !as_it_is) {
         SET(CURLOPT_ACCEPT_ENCODING, "gzip");
     }
 }

@@ -1,10 +1,5 @@
-/* The loop: drive calls on the calling thread's multi handle until each has its result.
- *
- *   added to the multi --libcurl says done--> reply | next hop (added again)
- *          \--cancel, deadline, silence--> given up: removed, which closes its connection
- *
- * Deadlines are kept here and not by libcurl, on CLOCK_BOOTTIME, and one poll lasts a second at
- * most: so a passed deadline is noticed within a second after the machine was suspended. */
+/* A transport's options, and calls that are over when their function returns; replies that are read
+ * piece by piece are in curl_stream.c. */
 #include "transport_curl/transport_curl.h"
 
 #include <stdint.h>
@@ -14,93 +9,9 @@
 #include "base/mem.h"
 #include "base/must.h"
 #include "transport_curl/curl_call.h"
-#include "transport_curl/curl_setup.h"
+#include "transport_curl/curl_loop.h"
 #include "transport_curl/curl_slots.h"
-#include "effect/clock.h"
-
-#define POLL_MAX_MS INT64_C(1000)
-
-static void wake(void *ctx)
-{
-    /* The one function of a multi handle that other threads may call. */
-    (void)curl_multi_wakeup(ctx);
-}
-
-static void call_add(struct call *c)
-{
-    must(curl_multi_add_handle(c->slot->multi, c->easy) == CURLM_OK);
-    c->in_multi = true;
-}
-
-static void call_remove(struct call *c, bool abort)
-{
-    c->slot->aborting = abort;
-    must(curl_multi_remove_handle(c->slot->multi, c->easy) == CURLM_OK);
-    c->slot->aborting = false;
-    c->in_multi = false;
-}
-
-/* Calls that libcurl has ended. Returns how many were re-added for a redirect's next hop. */
-static size_t collect_ended(struct curl_slot *slot)
-{
-    size_t again = 0;
-    int left;
-    for (CURLMsg *m; (m = curl_multi_info_read(slot->multi, &left)) != NULL;) {
-        if (m->msg != CURLMSG_DONE) {
-            continue;
-        }
-        CURLcode rc = m->data.result;
-        struct call *c = NULL;
-        must(curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &c) == CURLE_OK && c != NULL);
-        call_remove(c, /* abort= */ false);
-        if (call_hop_ended(c, rc) == CALL_NEXT_HOP) {
-            call_add(c);
-            again++;
-        }
-    }
-    return again;
-}
-
-/* Give up what is overdue. Returns how long to wait for the rest, -1 if none is left. */
-static int64_t sweep(struct call *calls, size_t n)
-{
-    int64_t wait_ms = -1;
-    struct mono now = clock_mono(clock_os());
-    for (size_t i = 0; i < n; i++) {
-        struct call *c = &calls[i];
-        int64_t due_ms;
-        if (c->done) {
-            continue;
-        }
-        if (call_overdue(c, now, &due_ms)) {
-            call_remove(c, /* abort= */ true);
-            continue;
-        }
-        wait_ms = wait_ms < 0 || due_ms < wait_ms ? due_ms : wait_ms;
-    }
-    return wait_ms < POLL_MAX_MS ? wait_ms : POLL_MAX_MS;
-}
-
-static void drive(struct curl_slot *slot, struct call *calls, size_t n)
-{
-    for (;;) {
-        int running;
-        /* Before anything more is sent: the process may have been stopped for a long time. */
-        if (sweep(calls, n) < 0) {
-            return;
-        }
-        must(curl_multi_perform(slot->multi, &running) == CURLM_OK);
-        if (collect_ended(slot) > 0) {
-            continue;
-        }
-        int64_t wait_ms = sweep(calls, n);
-        if (wait_ms < 0) {
-            return;
-        }
-        /* Rounded up, or the last half millisecond would spin. */
-        must(curl_multi_poll(slot->multi, NULL, 0, (int)wait_ms + 1, NULL) == CURLM_OK);
-    }
-}
+#include "transport_curl/curl_stream.h"
 
 static void transport_curl_perform_many(struct transport *base, struct http_call *http, size_t n)
 {
@@ -117,19 +28,17 @@ static void transport_curl_perform_many(struct transport *base, struct http_call
     for (size_t i = 0; i < n; i++) {
         struct call *c = &calls[i];
         if (call_init(c, t, slot, slot->easies[i], http[i].request, &http[i].response,
-                      &http[i].err)) {
-            call_add(c);
-            c->waker = (struct cancel_waker){.wake = wake, .ctx = slot->multi};
-            cancel_add(c->req->cancel, &c->waker);
+                      /* pull= */ NULL, &http[i].err)) {
+            loop_add(c);
         }
     }
-    drive(slot, calls, n);
+    int64_t wait_ms;
+    while ((wait_ms = loop_step(slot, calls, n)) >= 0) {
+        loop_wait(slot, calls, n, wait_ms);
+    }
     for (size_t i = 0; i < n; i++) {
         struct call *c = &calls[i];
-        must(c->done);
-        if (c->waker.wake != NULL) {
-            cancel_remove(c->req->cancel, &c->waker);
-        }
+        loop_remove(c);
         http[i].result = c->result;
         call_release(c);
     }
@@ -148,108 +57,6 @@ static enum err_kind transport_curl_perform(struct transport *base, const struct
     }
     *ret = call.response;
     return ERR_NONE;
-}
-
-/* ---- streams ---- */
-
-struct http_stream {
-    struct call call;
-    struct http_response head;
-    struct err err;
-};
-
-/* Until the head is there (want_bytes: a byte of the body), or the end. */
-static void pump(struct http_stream *s, bool want_bytes)
-{
-    struct call *c = &s->call;
-    while (!c->done && !(want_bytes ? c->held_len > 0 : c->headers_done)) {
-        int running;
-        if (sweep(c, 1) < 0) {
-            return;
-        }
-        must(curl_multi_perform(c->slot->multi, &running) == CURLM_OK);
-        (void)collect_ended(c->slot);
-        bool ready = want_bytes ? c->held_len > 0 : c->headers_done;
-        if (c->done || ready) {
-            return;
-        }
-        int64_t wait_ms = sweep(c, 1);
-        struct curl_waitfd peer = {.fd = c->req->hangup_fd, .events = 0};
-        bool watch = c->req->hangup_fd > 0 && !c->is_write;
-        if (wait_ms >= 0) {
-            must(curl_multi_poll(c->slot->multi, watch ? &peer : NULL, watch ? 1 : 0,
-                                 (int)(wait_ms < 200 ? wait_ms : 200) + 1, NULL) == CURLM_OK);
-        }
-    }
-}
-
-static enum err_kind transport_curl_open(struct transport *base, const struct http_request *req,
-                                         struct http_response *ret_head, struct http_stream **ret,
-                                         struct err *err)
-{
-    struct transport_curl *t = (struct transport_curl *)base;
-    struct curl_slot *slot = curl_slot_get(t);
-    must(!slot->busy && req->on_data == NULL && !req->follow_redirects);
-    slot->busy = true;
-    curl_slot_reserve(slot, 1);
-    curl_slot_reset_user_timeout(slot);
-    struct http_stream *s = xcalloc(1, sizeof(*s));
-    struct call *c = &s->call;
-    if (call_init(c, t, slot, slot->easies[0], req, &s->head, &s->err)) {
-        c->streams = true;
-        c->held = xmalloc(TRANSPORT_STREAM_BYTES);
-        call_add(c);
-        c->waker = (struct cancel_waker){.wake = wake, .ctx = slot->multi};
-        cancel_add(req->cancel, &c->waker);
-        pump(s, /* want_bytes= */ false);
-    }
-    if (c->done && c->result != ERR_NONE) {
-        enum err_kind kind = c->result;
-        *err = s->err;
-        base->ops->close(s);
-        return kind;
-    }
-    *ret_head = s->head;
-    ret_head->body = (struct buf)BUF_INIT(1);
-    *ret = s;
-    return ERR_NONE;
-}
-
-static enum err_kind transport_curl_read(struct http_stream *s, char *bytes, size_t cap,
-                                         size_t *ret_len, struct err *err)
-{
-    struct call *c = &s->call;
-    if (c->paused && c->held_len < TRANSPORT_STREAM_BYTES / 2) {
-        c->paused = false;
-        c->last_byte = clock_mono(clock_os());
-        (void)curl_easy_pause(c->easy, CURLPAUSE_CONT);
-    }
-    pump(s, /* want_bytes= */ true);
-    if (c->held_len == 0 && c->done && c->result != ERR_NONE) {
-        *err = s->err;
-        return c->result;
-    }
-    size_t n = c->held_len < cap ? c->held_len : cap;
-    memcpy(bytes, c->held, n);
-    memmove(c->held, c->held + n, c->held_len - n);
-    c->held_len -= n;
-    *ret_len = n;
-    return ERR_NONE;
-}
-
-static void transport_curl_close(struct http_stream *s)
-{
-    struct call *c = &s->call;
-    struct curl_slot *slot = c->slot;
-    if (c->in_multi) {
-        call_remove(c, /* abort= */ true);
-    }
-    if (c->waker.wake != NULL) {
-        cancel_remove(c->req->cancel, &c->waker);
-    }
-    call_release(c);
-    slot->busy = false;
-    free(s);
 }
 
 static const char *own(const char *s)
@@ -274,9 +81,9 @@ struct transport *transport_curl_new(const struct transport_curl_options *option
 {
     static const struct transport_ops ops = {.perform = transport_curl_perform,
                                              .perform_many = transport_curl_perform_many,
-                                             .open = transport_curl_open,
-                                             .read = transport_curl_read,
-                                             .close = transport_curl_close};
+                                             .open = curl_stream_open,
+                                             .read = curl_stream_read,
+                                             .close = curl_stream_close};
     must((options->cert_data == NULL) == (options->key_data == NULL));
     must((options->cert_file == NULL) == (options->key_file == NULL));
     must(options->proxy != TRANSPORT_CURL_PROXY_URL || options->proxy_url != NULL);
