@@ -78,7 +78,7 @@ func TestBenchEditToReleased(t *testing.T) {
 
 func timeEdit(t *testing.T, ns, name string, round int) float64 {
 	t.Helper()
-	w, err := env.dyn.Resource(helmReleases).Namespace(ns).Watch(context.Background(), metav1.ListOptions{})
+	w, err := env.dyn.Resource(helmReleases).Namespace(ns).Watch(context.Background(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		t.Fatal(err)
 	}
