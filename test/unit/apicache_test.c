@@ -269,7 +269,7 @@ static const char *header_of(const struct http_request *req, const char *name)
             return req->headers[i].value;
         }
     }
-    return "";
+    return "(none)";
 }
 
 static enum err_kind answer(const struct http_request *req, const struct page *page, bool same,
@@ -437,7 +437,7 @@ static void entry_is_used_only_after_the_server_confirmed_it(void **state)
                                 .cache_control = "public"};
     struct apicache_reply first = get(s, "/apis");
     assert_true(first.fetched);
-    assert_string_equal(s->condition, "");
+    assert_string_equal(s->condition, "(none)");
     struct apicache_reply second = get(s, "/apis");
     assert_string_equal(s->condition, "\"1\"");
     assert_int_equal(second.status, 200);
@@ -471,7 +471,7 @@ static void answer_without_etag_is_fetched_each_time(void **state)
     expect(s, "/openapi/v3", 200, "{\"n\":1}", 1);
     s->pages[0].body = "{\"n\":2}";
     expect(s, "/openapi/v3", 200, "{\"n\":2}", 1);
-    assert_string_equal(s->condition, "");
+    assert_string_equal(s->condition, "(none)");
 }
 
 static void entry_whose_server_stopped_sending_etags_does_not_come_back(void **state)
@@ -530,13 +530,14 @@ static void redirect_from_an_old_hash_ends_at_the_newest_document(void **state)
 {
     struct server *s = *state;
     static const struct {
+        int status;
         const char *asked, *then;
-    } rows[] = {{HASHED, DOC "?timeout=32s"},
-                {DOC "?timeout=32s&hash=AB12", DOC "?timeout=32s"},
-                {DOC "?hash=AB12", DOC}};
+    } rows[] = {{301, HASHED, DOC "?timeout=32s"},
+                {302, DOC "?timeout=32s&hash=AB12", DOC "?timeout=32s"},
+                {308, DOC "?hash=AB12", DOC}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        s->pages[0] =
-            (struct page){.target = rows[i].asked, .status = 301, .etag = "\"CD34\"", .body = ""};
+        s->pages[0] = (struct page){
+            .target = rows[i].asked, .status = rows[i].status, .etag = "\"CD34\"", .body = ""};
         s->pages[1] = (struct page){
             .target = rows[i].then, .etag = "\"CD34\"", .body = "{\"paths\":{},\"x\":1}"};
         expect(s, rows[i].asked, 200, "{\"paths\":{}}", 2);
@@ -583,11 +584,11 @@ static void other_accept_is_another_answer(void **state)
     req.accept = DISCOVERY ",application/json";
     assert_int_equal(try_get(s, &req), ERR_NONE);
     assert_string_equal(s->accept, DISCOVERY ",application/json");
-    assert_string_equal(s->condition, "");
+    assert_string_equal(s->condition, "(none)");
     req.accept = "";
     assert_int_equal(try_get(s, &req), ERR_NONE);
-    assert_string_equal(s->accept, "");
-    assert_string_equal(s->condition, "");
+    assert_string_equal(s->accept, "(none)");
+    assert_string_equal(s->condition, "(none)");
 }
 
 static void errors_pass_and_are_not_kept(void **state)
@@ -603,7 +604,7 @@ static void errors_pass_and_are_not_kept(void **state)
                                         .etag = "\"AB12\"",
                                         .body = "{\"kind\":\"Status\"}"};
             expect(s, target, codes[k], "{\"kind\":\"Status\"}", 1);
-            assert_string_equal(s->condition, "");
+            assert_string_equal(s->condition, "(none)");
         }
         s->pages[0] = (struct page){.target = target, .fails = ERR_UNAVAILABLE};
         struct apicache_request req = request(target);
@@ -690,6 +691,24 @@ static void bytes_are_bounded_and_the_oldest_goes(void **state)
     apicache_reply_release(&a);
     apicache_reply_release(&b);
     apicache_reply_release(&c);
+}
+
+static void replaced_entries_do_not_count(void **state)
+{
+    struct server *s = *state;
+    _cleanup_(free_cstr)
+    char *text = long_text(3U << 20);
+    s->pages[1] = (struct page){.target = "/api", .etag = "\"1\"", .body = "{}"};
+    expect(s, "/api", 200, "{}", 1);
+    static const char *const etags[] = {"\"1\"", "\"2\"", "\"3\"", "\"4\""};
+    for (size_t i = 0; i < sizeof(etags) / sizeof(etags[0]); i++) {
+        s->pages[0] = (struct page){.target = "/apis", .etag = etags[i], .body = text};
+        struct apicache_reply r = get(s, "/apis");
+        apicache_reply_release(&r);
+    }
+    size_t bodies = s->bodies;
+    expect(s, "/api", 200, "{}", 1);
+    assert_int_equal(s->bodies, bodies);
 }
 
 static void answer_over_the_whole_bound_is_not_kept(void **state)
@@ -922,6 +941,7 @@ int main(void)
         WITH_SERVER(what_is_no_openapi_document_passes_as_it_is),
         WITH_SERVER(big_thing_that_cannot_be_trimmed_is_refused),
         WITH_SERVER(bytes_are_bounded_and_the_oldest_goes),
+        WITH_SERVER(replaced_entries_do_not_count),
         WITH_SERVER(answer_over_the_whole_bound_is_not_kept),
         WITH_SERVER(number_of_entries_is_bounded),
         WITH_SERVER(one_fetch_serves_all_who_wait_for_a_document),
