@@ -14,7 +14,8 @@
 
 enum kpb_step kpb_varint_feed(struct kpb_varint *v, unsigned char byte)
 {
-    if (v->count == 10 || (v->count == 9 && byte > 1)) {
+    must(v->count < 10); /* a tenth byte is the last, or it is bad */
+    if (v->count == 9 && byte > 1) {
         return KPB_BAD;
     }
     v->value |= (uint64_t)(byte & 0x7f) << (7 * v->count);

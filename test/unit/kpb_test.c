@@ -256,6 +256,9 @@ static const struct bad_row bad_rows[] = {
     {"two objects", LIT(ENV("\x12\x00\x12\x00"))},
     {"an encoded object", LIT(ENV("\x12\x00\x1a\x04gzip"))},
     {"an object that is a number", LIT(ENV("\x10\x00"))},
+    {"an object of a fixed length", LIT(ENV("\x11\x28\x01\x28\x01\x28\x01\x28\x01"))},
+    {"a content encoding that is a number", LIT(ENV("\x12\x00\x18\x00"))},
+    {"a content type that is a number", LIT(ENV("\x12\x00\x20\x00"))},
     {"a type that is a number", LIT("k8s\0\x08\x01\x12\x00")},
     {"a kind that is a number", LIT("k8s\0\x0a\x06\x0a\x02v1\x10\x01\x12\x00")},
     {"an object longer than the bytes", LIT(ENV("\x12\x01"))},
@@ -447,6 +450,39 @@ static void an_amendment_adds_its_bytes_and_changes_no_others(void **state)
             fail_msg("%s: %d, %zu bytes", row->name, kind, out.len);
         }
         buf_release(&out);
+    }
+}
+
+static void a_long_annotation_is_added_with_the_lengths_that_it_has(void **state)
+{
+    (void)state;
+    for (size_t len = 100; len < 20000; len += len < 200 ? 1 : 5000) {
+        _cleanup_(free_cstr)
+        char *value = xcalloc(1, len + 1);
+        memset(value, 'v', len);
+        struct buf meta = BUF_LARGE;
+        struct buf raw = BUF_LARGE;
+        struct buf before = BUF_LARGE;
+        struct buf want = BUF_LARGE;
+        struct buf got = BUF_LARGE;
+        put_text(&raw, 3, "type");
+        put_envelope(&before, "Secret", &raw);
+        put_entry(&meta, 12, "key", value, len);
+        put(&raw, 1, meta.data, meta.len);
+        put_envelope(&want, "Secret", &raw);
+        got.max_len = want.len; /* just enough */
+        const struct kpb_annotation note = {"key", value};
+        assert_int_equal(amend(before.data, before.len, NULL, &note, 1, &got), ERR_NONE);
+        assert_int_equal(got.len, want.len);
+        assert_memory_equal(got.data, want.data, want.len);
+        buf_reset(&got);
+        got.max_len = want.len - 1;
+        assert_int_equal(amend(before.data, before.len, NULL, &note, 1, &got), ERR_LIMIT);
+        buf_release(&meta);
+        buf_release(&raw);
+        buf_release(&before);
+        buf_release(&want);
+        buf_release(&got);
     }
 }
 
@@ -708,6 +744,7 @@ int main(void)
         cmocka_unit_test(every_changed_byte_is_read_or_refused_alike),
         cmocka_unit_test(three_mebibytes_are_read_and_no_more),
         cmocka_unit_test(an_amendment_adds_its_bytes_and_changes_no_others),
+        cmocka_unit_test(a_long_annotation_is_added_with_the_lengths_that_it_has),
         cmocka_unit_test(an_amended_record_of_900_kib_keeps_all_but_its_version),
         cmocka_unit_test(an_amendment_without_room_leaves_the_buffer_alone),
         cmocka_unit_test(a_list_gives_the_same_items_however_it_is_cut),

@@ -373,7 +373,15 @@ static void a_json_amendment_without_room_leaves_the_buffer_alone(void **state)
     assert_int_equal(amend(JSON, LIT(text), NULL, &note, 1, &out), ERR_LIMIT);
     static const char there[] = "{\"metadata\":{\"annotations\":{\"k\":\"v\"}}}";
     assert_int_equal(amend(JSON, LIT(there), NULL, &note, 1, &out), ERR_LIMIT);
+    /* Each of them alone would pass. */
+    large[KPB_AMENDMENT_MAX * 2 / 3] = '\0';
+    static const char both[] = "{\"metadata\":{\"annotations\":{\"k\":\"v\",\"l\":\"v\"}}}";
+    const struct kpb_annotation two[] = {{"k", large}, {"l", large}};
+    assert_int_equal(amend(JSON, LIT(both), NULL, two, 2, &out), ERR_LIMIT);
+    assert_int_equal(amend(JSON, LIT(both), NULL, two, 1, &out), ERR_NONE);
+    memset(large, 'x', KPB_AMENDMENT_MAX);
     large[KPB_AMENDMENT_MAX - 100] = '\0';
+    buf_reset(&out);
     assert_int_equal(amend(JSON, LIT(text), NULL, &note, 1, &out), ERR_NONE);
     buf_release(&out);
     free(large);
@@ -439,6 +447,7 @@ static const struct list_row list_rows[] = {
     {"no list", "{}", ""},
     {"cut", "{'items':[{'metadata':{'name':'a'}},{'metadata':{'name':'b'}", "[a ]"},
     {"items inside metadata are none", "{'metadata':{'items':[{}]}}", ""},
+    {"a text that ends in a backslash", "{'x':'\\\\','y':'\\'','items':[{}]}", "[ ]"},
     {"a Secret", "{'kind':'Secret','metadata':{}}", "bad"},
     {"a Status", "{'kind':'Status'}", "bad"},
     {"a Table", "{'kind':'Table','rows':[]}", "bad"},
