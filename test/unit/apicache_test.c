@@ -22,70 +22,69 @@
 #define PARAM       "{\"name\":\"fieldValidation\",\"in\":\"query\"}"
 #define ONE(params) "{\"paths\":{\"/k\":{\"patch\":{" GVK ",\"parameters\":[" params "]}}}}"
 
+static const struct {
+    const char *name, *in, *out; /* out NULL: refused */
+} trims[] = {
+    {"the parameter stays, its schema goes",
+     "{\"paths\":{\"/k\":{\"patch\":{\"parameters\":[{\"name\":\"fieldValidation\",\"in\":"
+     "\"query\",\"schema\":{\"type\":\"string\"}}]," GVK "}}}}",
+     ONE(PARAM)},
+    {"a PATCH without the parameter stays, or the kind would seem unknown",
+     "{\"paths\":{\"/k\":{\"patch\":{" GVK ",\"parameters\":[{\"name\":\"force\"}]}}}}", ONE("")},
+    {"so does one without parameters", "{\"paths\":{\"/k\":{\"patch\":{" GVK "}}}}", ONE("")},
+    {"references to shared parameters stay, and those",
+     "{\"components\":{\"schemas\":{\"A\":{}},\"parameters\":{\"p\":" PARAM
+     "}},\"paths\":{\"/k\":{\"patch\":{" GVK
+     ",\"parameters\":[{\"name\":\"x\"},{\"$ref\":\"#/parameters/p\"},{}]}}}}",
+     "{\"paths\":{\"/k\":{\"patch\":{" GVK ",\"parameters\":[{\"$ref\":\"#/parameters/p\"}]}}},"
+     "\"components\":{\"parameters\":{\"p\":" PARAM "}}}"},
+    {"where the parameter stands is helm's to judge",
+     "{\"paths\":{\"/k\":{\"patch\":{" GVK
+     ",\"parameters\":[{\"in\":\"body\",\"name\":\"fieldValidation\"}]}}}}",
+     ONE("{\"name\":\"fieldValidation\",\"in\":\"body\"}")},
+    {"version and info stay", "{\"openapi\":\"3.0.0\",\"info\":{\"a\":[1,{}]},\"paths\":{}}",
+     "{\"openapi\":\"3.0.0\",\"info\":{\"a\":[1,{}]},\"paths\":{}}"},
+    {"other verbs and PATCHes of no kind go",
+     "{\"paths\":{\"/a\":{\"get\":{" GVK "}},\"/b\":{\"patch\":{}},\"/c\":{\"patch\":null},"
+     "\"/d\":null,\"/e\":{}}}",
+     "{\"paths\":{}}"},
+    {"several paths",
+     "{\"paths\":{\"/a\":{\"patch\":{" GVK "}},\"/b\":{},\"/c\":{\"patch\":{" GVK "}}}}",
+     "{\"paths\":{\"/a\":{\"patch\":{" GVK ",\"parameters\":[]}},\"/c\":{\"patch\":{" GVK
+     ",\"parameters\":[]}}}}"},
+    {"brackets and quotes in texts are texts",
+     "{\"x\":\"}]\\\"{\\\\\",\"paths\":{\"/\\\"k\":{\"get\":[\"]}\"],\"patch\":{" GVK "}}}}",
+     "{\"paths\":{\"/\\\"k\":{\"patch\":{" GVK ",\"parameters\":[]}}}}"},
+    {"a name that stands twice counts as Go reads it: the last",
+     "{\"paths\":{\"/old\":{\"patch\":{" GVK "}}},\"paths\":{}}", "{\"paths\":{}}"},
+    {"space anywhere", " {\n\t\"paths\" : { \"/k\" : { \"patch\" : { " GVK " } } } }\r\n", ONE("")},
+    {"no paths", "{\"openapi\":\"3.0.0\"}", NULL},
+    {"paths that are no object", "{\"paths\":[]}", NULL},
+    {"no object", "[]", NULL},
+    {"nothing", "", NULL},
+    {"no JSON", "<html>", NULL},
+    {"cut short", "{\"paths\":{}", NULL},
+    {"cut in a text", "{\"paths\":{},\"a\":\"b", NULL},
+    {"cut in an escape", "{\"paths\":{},\"a\":\"\\", NULL},
+    {"something behind the end", "{\"paths\":{}}{}", NULL},
+    {"a comma too many", "{\"paths\":{},}", NULL},
+    {"a comma too few", "{\"paths\":{}\"a\":1}", NULL},
+    {"no value", "{\"paths\":}", NULL},
+    {"what stays must be JSON", "{\"info\":{]},\"paths\":{}}", NULL},
+    {"words too", "{\"info\":nil,\"paths\":{}}", NULL},
+};
+
 static void openapi_is_trimmed_to_what_helm_reads(void **state)
 {
     (void)state;
-    static const struct {
-        const char *name, *in, *out; /* out NULL: refused */
-    } rows[] = {
-        {"the parameter stays, its schema goes",
-         "{\"paths\":{\"/k\":{\"patch\":{\"parameters\":[{\"name\":\"fieldValidation\",\"in\":"
-         "\"query\",\"schema\":{\"type\":\"string\"}}]," GVK "}}}}",
-         ONE(PARAM)},
-        {"a PATCH without the parameter stays, or the kind would seem unknown",
-         "{\"paths\":{\"/k\":{\"patch\":{" GVK ",\"parameters\":[{\"name\":\"force\"}]}}}}",
-         ONE("")},
-        {"so does one without parameters", "{\"paths\":{\"/k\":{\"patch\":{" GVK "}}}}", ONE("")},
-        {"references to shared parameters stay, and those",
-         "{\"components\":{\"schemas\":{\"A\":{}},\"parameters\":{\"p\":" PARAM
-         "}},\"paths\":{\"/k\":{\"patch\":{" GVK
-         ",\"parameters\":[{\"name\":\"x\"},{\"$ref\":\"#/parameters/p\"},{}]}}}}",
-         "{\"paths\":{\"/k\":{\"patch\":{" GVK ",\"parameters\":[{\"$ref\":\"#/parameters/p\"}]}}},"
-         "\"components\":{\"parameters\":{\"p\":" PARAM "}}}"},
-        {"where the parameter stands is helm's to judge",
-         "{\"paths\":{\"/k\":{\"patch\":{" GVK
-         ",\"parameters\":[{\"in\":\"body\",\"name\":\"fieldValidation\"}]}}}}",
-         ONE("{\"name\":\"fieldValidation\",\"in\":\"body\"}")},
-        {"version and info stay", "{\"openapi\":\"3.0.0\",\"info\":{\"a\":[1,{}]},\"paths\":{}}",
-         "{\"openapi\":\"3.0.0\",\"info\":{\"a\":[1,{}]},\"paths\":{}}"},
-        {"other verbs and PATCHes of no kind go",
-         "{\"paths\":{\"/a\":{\"get\":{" GVK "}},\"/b\":{\"patch\":{}},\"/c\":{\"patch\":null},"
-         "\"/d\":null,\"/e\":{}}}",
-         "{\"paths\":{}}"},
-        {"several paths",
-         "{\"paths\":{\"/a\":{\"patch\":{" GVK "}},\"/b\":{},\"/c\":{\"patch\":{" GVK "}}}}",
-         "{\"paths\":{\"/a\":{\"patch\":{" GVK ",\"parameters\":[]}},\"/c\":{\"patch\":{" GVK
-         ",\"parameters\":[]}}}}"},
-        {"brackets and quotes in texts are texts",
-         "{\"x\":\"}]\\\"{\\\\\",\"paths\":{\"/\\\"k\":{\"get\":[\"]}\"],\"patch\":{" GVK "}}}}",
-         "{\"paths\":{\"/\\\"k\":{\"patch\":{" GVK ",\"parameters\":[]}}}}"},
-        {"a name that stands twice counts as Go reads it: the last",
-         "{\"paths\":{\"/old\":{\"patch\":{" GVK "}}},\"paths\":{}}", "{\"paths\":{}}"},
-        {"space anywhere", " {\n\t\"paths\" : { \"/k\" : { \"patch\" : { " GVK " } } } }\r\n",
-         ONE("")},
-        {"no paths", "{\"openapi\":\"3.0.0\"}", NULL},
-        {"paths that are no object", "{\"paths\":[]}", NULL},
-        {"no object", "[]", NULL},
-        {"nothing", "", NULL},
-        {"no JSON", "<html>", NULL},
-        {"cut short", "{\"paths\":{}", NULL},
-        {"cut in a text", "{\"paths\":{},\"a\":\"b", NULL},
-        {"cut in an escape", "{\"paths\":{},\"a\":\"\\", NULL},
-        {"something behind the end", "{\"paths\":{}}{}", NULL},
-        {"a comma too many", "{\"paths\":{},}", NULL},
-        {"a comma too few", "{\"paths\":{}\"a\":1}", NULL},
-        {"no value", "{\"paths\":}", NULL},
-        {"what stays must be JSON", "{\"info\":{]},\"paths\":{}}", NULL},
-        {"words too", "{\"info\":nil,\"paths\":{}}", NULL},
-    };
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof(trims) / sizeof(trims[0]); i++) {
         struct err err = ERR_INIT;
         char *out = NULL;
         size_t len = 0;
-        enum err_kind kind = trim_openapi(rows[i].in, strlen(rows[i].in), &out, &len, &err);
-        if (kind != (rows[i].out != NULL ? ERR_NONE : ERR_INVALID) ||
-            (out != NULL && (strcmp(out, rows[i].out) != 0 || len != strlen(out)))) {
-            fail_msg("%s: %s %s", rows[i].name, out != NULL ? out : "(none)", err.msg);
+        enum err_kind kind = trim_openapi(trims[i].in, strlen(trims[i].in), &out, &len, &err);
+        if (kind != (trims[i].out != NULL ? ERR_NONE : ERR_INVALID) ||
+            (out != NULL && (strcmp(out, trims[i].out) != 0 || len != strlen(out)))) {
+            fail_msg("%s: %s %s", trims[i].name, out != NULL ? out : "(none)", err.msg);
         }
         free(out);
     }
