@@ -214,7 +214,8 @@ static enum MHD_Result from_cache(struct exchange *x)
     struct err err = ERR_INIT;
     if (apicache_get(x->gate->cache, &req, reply, &err)) {
         free(reply);
-        return exchange_fail_upstream(x, &err);
+        /* A document that is too large to be kept passes as it is. */
+        return err.kind == ERR_LIMIT ? stream(x) : exchange_fail_upstream(x, &err);
     }
     const struct http_header headers[] = {{"Content-Type", reply->content_type},
                                           {"ETag", reply->etag},
