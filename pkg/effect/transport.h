@@ -26,7 +26,7 @@ struct http_request {
     size_t header_count;
     const char *body; /* NULL: none */
     size_t body_len;
-    struct mono deadline; /* of the whole call; MONO_NEVER only with idle_ms > 0 */
+    struct mono deadline; /* of the whole call; MONO_NEVER only with idle_ms > 0 or deadline_now */
     int64_t
         idle_ms; /* > 0: ERR_TIMEOUT (UNKNOWN_OUTCOME for a write) after this long without a byte */
     size_t
@@ -41,13 +41,13 @@ struct http_request {
     void *ctx;
     const char *userpwd; /* "user:password" for HTTP basic authentication, same rule as for
                             redirects; may be NULL */
-    /* For callers that forward (pkg/gate); all may be absent, ctx as above: */
-    struct mono (*deadline_now)(
-        void *ctx); /* a deadline that moves (a lease that is renewed): asked
-                       before each step that may send, and while waiting; it
-                       counts beside deadline, the earlier one wins */
-    void (*on_header)(void *ctx, const char *name, const char *value); /* each header of the final
-                                                                          reply */
+    /* For callers that forward (pkg/gate); all may be absent, ctx as above. */
+    /* A deadline that moves (a lease that is renewed): asked before each step that may send, and at
+     * least once a second while waiting. It counts beside deadline, the earlier one wins. */
+    struct mono (*deadline_now)(void *ctx);
+    /* Each header of the final reply, as it came; its body is then not unpacked either. Not
+     * together with follow_redirects. */
+    void (*on_header)(void *ctx, const char *name, const char *value);
     int hangup_fd; /* > 0: a socket; once its peer has closed it, a GET or HEAD ends with
                       ERR_CANCELLED. Writes wait for their answer all the same. */
 };
@@ -118,8 +118,10 @@ static inline void transport_perform_many(struct transport *t, struct http_call 
  * stays empty), read until at least a byte is, *ret_len = 0 at the end of the body. What the reader
  * does not take waits at the server: at most TRANSPORT_STREAM_BYTES are held here. A stream belongs
  * to the thread that opened it, which makes no other call on the same transport before the close;
- * *req and what it points to are borrowed until then. Errors as for transport_perform. close gives
- * up what was not read. */
+ * *req and what it points to are borrowed until then. Any status is streamed. on_data, body_max and
+ * follow_redirects are not used, the body is not unpacked, and idle_ms counts only while the reader
+ * waits. Errors as for transport_perform; a body that is cut gives its error after its last byte.
+ * close gives up what was not read. */
 #define TRANSPORT_STREAM_BYTES (64U << 10)
 static inline enum err_kind transport_open(struct transport *t, const struct http_request *req,
                                            struct http_response *ret_head, struct http_stream **ret,

@@ -29,7 +29,7 @@ struct wire_answer {
     const char *body;
     const char *retry_after;
     int64_t takes_ms;
-    size_t piece; /* > 0: on_data gets pieces of this many bytes */
+    size_t piece; /* > 0: on_data, or a stream's read, gets pieces of this many bytes */
 };
 
 struct wire {
@@ -136,10 +136,10 @@ static enum err_kind wire_stream(const struct http_request *req, const struct wi
     return ERR_NONE;
 }
 
-static enum err_kind wire_perform(struct transport *t, const struct http_request *req,
-                                  struct http_response *ret, struct err *err)
+/* What the next request is answered with, and the head of that; NULL at the end of the script. */
+static const struct wire_answer *wire_next(struct wire *w, const struct http_request *req,
+                                           struct http_response *ret_head, struct err *err)
 {
-    struct wire *w = wire_of_transport(t);
     size_t at = w->asked;
     wire_note(w, req);
     if (at >= w->answer_count && w->repeat_last) {
@@ -147,17 +147,29 @@ static enum err_kind wire_perform(struct transport *t, const struct http_request
     }
     if (at >= w->answer_count) {
         cancel_raise(&w->cancel);
-        return err_set(err, ERR_CANCELLED, "the end of the script");
+        (void)err_set(err, ERR_CANCELLED, "the end of the script");
+        return NULL;
     }
     const struct wire_answer *a = &w->answers[at];
-    struct http_response r = {.status = a->status != 0 ? a->status : 200,
-                              .body = BUF_INIT(LIMIT_BODY_BYTES),
-                              .sent = w->now};
+    *ret_head = (struct http_response){.status = a->status != 0 ? a->status : 200,
+                                       .body = BUF_INIT(LIMIT_BODY_BYTES),
+                                       .sent = w->now};
     w->now = mono_add_ms(w->now, a->takes_ms);
-    r.received = w->now;
-    (void)snprintf(r.date, sizeof(r.date), "%s", WIRE_DATE);
-    (void)snprintf(r.retry_after, sizeof(r.retry_after), "%s",
+    ret_head->received = w->now;
+    (void)snprintf(ret_head->date, sizeof(ret_head->date), "%s", WIRE_DATE);
+    (void)snprintf(ret_head->retry_after, sizeof(ret_head->retry_after), "%s",
                    a->retry_after != NULL ? a->retry_after : "");
+    return a;
+}
+
+static enum err_kind wire_perform(struct transport *t, const struct http_request *req,
+                                  struct http_response *ret, struct err *err)
+{
+    struct http_response r;
+    const struct wire_answer *a = wire_next(wire_of_transport(t), req, &r, err);
+    if (a == NULL) {
+        return err->kind;
+    }
     if (a->body != NULL && req->on_data != NULL && r.status / 100 == 2) {
         if (wire_stream(req, a, err) != ERR_NONE) {
             return err->kind;
@@ -171,6 +183,51 @@ static enum err_kind wire_perform(struct transport *t, const struct http_request
     }
     *ret = r;
     return ERR_NONE;
+}
+
+struct http_stream {
+    const struct wire_answer *answer;
+    size_t at;
+};
+
+/* An answer that fails does so at once if it has no body, else at the body's end. */
+static enum err_kind wire_open(struct transport *t, const struct http_request *req,
+                               struct http_response *ret_head, struct http_stream **ret,
+                               struct err *err)
+{
+    struct http_response head;
+    const struct wire_answer *a = wire_next(wire_of_transport(t), req, &head, err);
+    if (a == NULL) {
+        return err->kind;
+    }
+    if (a->fails != ERR_NONE && a->body == NULL) {
+        return err_set(err, a->fails, "the wire");
+    }
+    *ret_head = head;
+    *ret = xcalloc(1, sizeof(**ret));
+    (*ret)->answer = a;
+    return ERR_NONE;
+}
+
+static enum err_kind wire_read(struct http_stream *s, char *bytes, size_t cap, size_t *ret_len,
+                               struct err *err)
+{
+    const struct wire_answer *a = s->answer;
+    const char *rest = a->body != NULL ? a->body + s->at : "";
+    size_t left = strlen(rest);
+    if (left == 0 && a->fails != ERR_NONE) {
+        return err_set(err, a->fails, "the wire");
+    }
+    size_t piece = a->piece != 0 && a->piece < cap ? a->piece : cap;
+    *ret_len = left < piece ? left : piece;
+    memcpy(bytes, rest, *ret_len);
+    s->at += *ret_len;
+    return ERR_NONE;
+}
+
+static void wire_close(struct http_stream *s)
+{
+    free(s);
 }
 
 static void wire_file(const struct wire *w, const char *name, const char *text)
@@ -189,7 +246,8 @@ static struct wire *wire_new(const struct wire_answer *answers, size_t count)
 {
     static const struct clock_ops clock_ops = {
         .mono = wire_mono, .wall = wire_wall, .wait = wire_wait};
-    static const struct transport_ops transport_ops = {.perform = wire_perform};
+    static const struct transport_ops transport_ops = {
+        .perform = wire_perform, .open = wire_open, .read = wire_read, .close = wire_close};
     static const struct rng_ops rng_ops = {.fill = wire_fill};
     struct wire *w = xcalloc(1, sizeof(*w));
     w->clock.ops = &clock_ops;

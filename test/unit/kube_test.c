@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "jsonx/jsonx.h"
 #include "kube/kube.h"
+#include "kube/kube_forward.h"
 #include "kube/kube_wire.h"
 #include "kube/kubeconfig.h"
 
@@ -69,6 +70,8 @@ struct script {
     size_t answer_count;
     size_t asked;
     char *seen[SCRIPT_MAX]; /* "METHOD URL\nName: value\n...\n\nbody" */
+    struct http_request last;
+    int open_streams;
 };
 
 static char *render(const struct http_request *req)
@@ -85,23 +88,38 @@ static char *render(const struct http_request *req)
     return buf_take(&b);
 }
 
-static enum err_kind script_perform(struct transport *t, const struct http_request *req,
-                                    struct http_response *ret, struct err *err)
+/* The next answer; *ret_head is its head, unless it fails. */
+static const struct answer *script_next(struct script *s, const struct http_request *req,
+                                        struct http_response *ret_head)
 {
-    struct script *s = (struct script *)t;
     must(s->asked < s->answer_count && s->asked < SCRIPT_MAX);
     const struct answer *a = &s->answers[s->asked];
     s->seen[s->asked++] = render(req);
+    s->last = *req;
+    *ret_head = (struct http_response){.status = a->status, .body = BUF_INIT(LIMIT_BODY_BYTES)};
+    ret_head->date_unreliable = a->date_unreliable;
+    ret_head->sent = s->clock->now;
+    ret_head->received = mono_add_ms(s->clock->now, 10);
+    (void)snprintf(ret_head->date, sizeof(ret_head->date), "%s", a->date != NULL ? a->date : DATE);
+    (void)snprintf(ret_head->retry_after, sizeof(ret_head->retry_after), "%s",
+                   a->retry_after != NULL ? a->retry_after : "");
+    if (req->on_header != NULL && a->fails == ERR_NONE) {
+        char try[16];
+        (void)snprintf(try, sizeof(try), "%zu", s->asked);
+        req->on_header(req->ctx, "X-Try", try);
+        req->on_header(req->ctx, "X-Empty", "");
+    }
+    return a;
+}
+
+static enum err_kind script_perform(struct transport *t, const struct http_request *req,
+                                    struct http_response *ret, struct err *err)
+{
+    struct http_response r;
+    const struct answer *a = script_next((struct script *)t, req, &r);
     if (a->fails != ERR_NONE) {
         return err_set(err, a->fails, "the wire");
     }
-    struct http_response r = {.status = a->status, .body = BUF_INIT(LIMIT_BODY_BYTES)};
-    r.date_unreliable = a->date_unreliable;
-    r.sent = s->clock->now;
-    r.received = mono_add_ms(s->clock->now, 10);
-    (void)snprintf(r.date, sizeof(r.date), "%s", a->date != NULL ? a->date : DATE);
-    (void)snprintf(r.retry_after, sizeof(r.retry_after), "%s",
-                   a->retry_after != NULL ? a->retry_after : "");
     const char *body = a->body != NULL ? a->body : "";
     if (req->on_data != NULL && a->status / 100 == 2) {
         must(req->on_data(req->ctx, body, strlen(body)));
@@ -112,6 +130,47 @@ static enum err_kind script_perform(struct transport *t, const struct http_reque
     return ERR_NONE;
 }
 
+/* Its body comes byte by byte. */
+struct http_stream {
+    struct script *script;
+    const char *rest;
+};
+
+static enum err_kind script_open(struct transport *t, const struct http_request *req,
+                                 struct http_response *ret_head, struct http_stream **ret,
+                                 struct err *err)
+{
+    struct script *s = (struct script *)t;
+    must(s->open_streams == 0); /* as transport.h asks */
+    struct http_response head;
+    const struct answer *a = script_next(s, req, &head);
+    if (a->fails != ERR_NONE) {
+        return err_set(err, a->fails, "the wire");
+    }
+    *ret_head = head;
+    *ret = xcalloc(1, sizeof(**ret));
+    **ret = (struct http_stream){.script = s, .rest = a->body != NULL ? a->body : ""};
+    s->open_streams++;
+    return ERR_NONE;
+}
+
+static enum err_kind script_read(struct http_stream *s, char *bytes, size_t cap, size_t *ret_len,
+                                 struct err *err)
+{
+    (void)err;
+    must(cap > 0);
+    *ret_len = s->rest[0] != '\0' ? 1 : 0;
+    bytes[0] = s->rest[0];
+    s->rest += *ret_len;
+    return ERR_NONE;
+}
+
+static void script_close(struct http_stream *s)
+{
+    s->script->open_streams--;
+    free(s);
+}
+
 static void script_perform_many(struct transport *t, struct http_call *calls, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -120,7 +179,10 @@ static void script_perform_many(struct transport *t, struct http_call *calls, si
 }
 
 static const struct transport_ops SCRIPT_OPS = {.perform = script_perform,
-                                                .perform_many = script_perform_many};
+                                                .perform_many = script_perform_many,
+                                                .open = script_open,
+                                                .read = script_read,
+                                                .close = script_close};
 static const struct clock_ops CLOCK_OPS = {.mono = fake_mono, .wall = fake_wall, .wait = fake_wait};
 
 /* ---- the fixture ---- */
@@ -741,6 +803,245 @@ static void each_of_many_has_its_own_result(void **state)
     assert_non_null(strstr(f->script.seen[0], "Bearer fresh\n"));
 }
 
+/* ---- requests that somebody else made ---- */
+
+struct forwarded {
+    enum err_kind kind;
+    struct err err;
+    int status;
+    struct buf body, headers;
+    struct kube_forward_date date;
+};
+
+static void forwarded_release(struct forwarded *r)
+{
+    buf_release(&r->body);
+    buf_release(&r->headers);
+}
+
+static void note_header(void *ctx, const char *name, const char *value)
+{
+    struct forwarded *r = ctx;
+    buf_addf(&r->headers, "%s=%s;", name, value);
+}
+
+static void forward_stream(struct kube *k, const struct kube_forward *req, struct forwarded *r)
+{
+    struct kube_stream *s = NULL;
+    struct http_response head = HTTP_RESPONSE_INIT;
+    r->kind = kube_stream_open(k, req, &head, &r->date, &s, &r->err);
+    if (r->kind != ERR_NONE) {
+        return;
+    }
+    r->status = head.status;
+    http_response_release(&head);
+    char bytes[8];
+    size_t len = 1;
+    while (len > 0) {
+        assert_int_equal(kube_stream_read(s, bytes, sizeof(bytes), &len, &r->err), ERR_NONE);
+        buf_add(&r->body, bytes, len);
+    }
+    kube_stream_close(s);
+}
+
+static void forward(struct kube *k, struct kube_forward req, bool streamed, struct forwarded *r)
+{
+    *r = (struct forwarded){
+        .err = ERR_INIT, .body = BUF_INIT(1 << 20), .headers = BUF_INIT(1 << 10)};
+    req.on_header = note_header;
+    req.ctx = r;
+    req.deadline.ns = req.deadline.ns != 0 ? req.deadline.ns : INT64_MAX;
+    if (streamed) {
+        forward_stream(k, &req, r);
+        return;
+    }
+    struct http_response http = HTTP_RESPONSE_INIT;
+    r->kind = kube_forward(k, &req, &http, &r->date, &r->err);
+    if (r->kind == ERR_NONE) {
+        r->status = http.status;
+        buf_add(&r->body, buf_str(&http.body), http.body.len);
+        http_response_release(&http);
+    }
+}
+
+static struct mono no_deadline(void *ctx)
+{
+    assert_non_null(ctx);
+    return MONO_NEVER;
+}
+
+static void forwarded_request_passes_byte_for_byte(void **state)
+{
+    struct fixture *f = *state;
+    static const struct answer answers[] = {{.status = 422, .body = "no\tJSON"}};
+    static const struct http_header headers[] = {
+        {"Accept", "application/vnd.kubernetes.protobuf, */*"},
+        {"User-Agent", "Helm/3.22"},
+        {"Content-Type", "application/apply-patch+yaml"}};
+    static const char body[] = "a\0b: {\r\n";
+    struct kube_forward req = {.method = "PATCH",
+                               .target = "/api/v1/namespaces/a/pods/x%2Fy..z?fieldManager=helm&"
+                                         "force=true&a=%26/../b?",
+                               .headers = headers,
+                               .header_count = 3,
+                               .body = body,
+                               .body_len = sizeof(body) - 1,
+                               .body_max = 77,
+                               .deadline = {5 * NS_PER_SEC + f->clock.now.ns},
+                               .idle_ms = 5,
+                               .hangup_fd = 3,
+                               .deadline_now = no_deadline};
+    for (int streamed = 0; streamed < 2; streamed++) {
+        will_answer(f, answers, 1);
+        struct forwarded r;
+        forward(f->kube, req, streamed, &r);
+        assert_int_equal(r.kind, ERR_NONE);
+        assert_int_equal(r.status, 422);
+        assert_string_equal(buf_str(&r.body), "no\tJSON");
+        assert_string_equal(buf_str(&r.headers), "X-Try=1;X-Empty=;");
+        assert_true(r.date.have && r.date.ns == DATE_NS);
+        static const char want[] =
+            "PATCH https://[fd00::1]:6443/api/v1/namespaces/a/pods/x%2Fy..z?fieldManager=helm&"
+            "force=true&a=%26/../b?\n"
+            "Accept: application/vnd.kubernetes.protobuf, */*\n"
+            "User-Agent: Helm/3.22\n"
+            "Content-Type: application/apply-patch+yaml\n"
+            "Authorization: Bearer tok1\n\na";
+        assert_string_equal(f->script.seen[0], want); /* the body has a NUL in it */
+        const struct http_request *last = &f->script.last;
+        assert_ptr_equal(last->body, body);
+        assert_int_equal(last->body_len, sizeof(body) - 1);
+        assert_int_equal(last->body_max, 77);
+        assert_int_equal(last->deadline.ns, req.deadline.ns);
+        assert_int_equal(last->idle_ms, 5);
+        assert_int_equal(last->hangup_fd, 3);
+        assert_non_null(last->deadline_now);
+        assert_false(last->follow_redirects);
+        forwarded_release(&r);
+    }
+    struct srvtime t;
+    assert_true(kube_server_time(f->kube, &t));
+}
+
+static void forwarded_401_is_tried_again_once_with_a_fresh_token(void **state)
+{
+    struct fixture *f = *state;
+    static const struct answer then_ok[] = {{.status = 401}, {.status = 201, .body = "ok"}};
+    static const struct answer then_401[] = {{.status = 401}, {.status = 401, .body = "no"}};
+    for (int i = 0; i < 4; i++) {
+        struct kube_forward req = {.method = "POST", .target = "/api"};
+        bool ok = i < 2, streamed = i % 2 == 1;
+        char token[16];
+        (void)snprintf(token, sizeof(token), "fresh%d", i);
+        put_file(f, "token", token);
+        will_answer(f, ok ? then_ok : then_401, 2);
+        struct forwarded r;
+        forward(f->kube, req, streamed, &r);
+        assert_int_equal(r.kind, ERR_NONE);
+        assert_int_equal(r.status, ok ? 201 : 401);
+        assert_string_equal(buf_str(&r.body), ok ? "ok" : "no");
+        assert_string_equal(buf_str(&r.headers), "X-Try=2;X-Empty=;");
+        assert_int_equal(f->script.asked, 2);
+        assert_int_equal(f->script.open_streams, 0);
+        assert_non_null(strstr(f->script.seen[1], token));
+        forwarded_release(&r);
+    }
+}
+
+static void forwarded_failures_and_dates_are_handed_over(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        const char *name;
+        struct answer answer;
+        enum err_kind kind;
+        bool have_date;
+    } rows[] = {
+        {"no answer", {.fails = ERR_UNKNOWN_OUTCOME}, ERR_UNKNOWN_OUTCOME, false},
+        {"a server's error", {.status = 504}, ERR_NONE, true},
+        {"a redirect", {.status = 302}, ERR_NONE, true},
+        {"a cache's Date", {.status = 200, .date_unreliable = true}, ERR_NONE, false},
+        {"no Date", {.status = 200, .date = ""}, ERR_NONE, false},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        for (int streamed = 0; streamed < 2; streamed++) {
+            will_answer(f, &rows[i].answer, 1);
+            struct forwarded r;
+            forward(f->kube, (struct kube_forward){.method = "PUT", .target = "/x"}, streamed, &r);
+            if (r.kind != rows[i].kind || r.err.kind != rows[i].kind ||
+                r.date.have != rows[i].have_date || r.status != rows[i].answer.status) {
+                fail_msg("%s", rows[i].name);
+            }
+            forwarded_release(&r);
+        }
+    }
+}
+
+static void targets_that_would_not_arrive_as_they_stand_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const bad[] = {"",
+                                      "api",
+                                      "http://other.test/",
+                                      "@other.test/",
+                                      "/a#b",
+                                      "/a b",
+                                      "/a\tb",
+                                      "/\xc3\xa4",
+                                      "/a/../b",
+                                      "/a/./b",
+                                      "/..",
+                                      "/.",
+                                      "/a/.?x",
+                                      "/%2e/b",
+                                      "/a/.%2E/b",
+                                      "/a/%2e%2e"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        for (int streamed = 0; streamed < 2; streamed++) {
+            struct forwarded r;
+            forward(f->kube, (struct kube_forward){.method = "GET", .target = bad[i]}, streamed,
+                    &r);
+            if (r.kind != ERR_INVALID) {
+                fail_msg("%s: %s", bad[i], err_kind_name(r.kind));
+            }
+            forwarded_release(&r);
+        }
+    }
+    assert_int_equal(f->script.asked, 0);
+}
+
+static void server_below_a_path_is_forwarded_to_and_its_token_does_not_rotate(void **state)
+{
+    struct fixture *f = *state;
+    put_file(f, "config",
+             "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+             "clusters: [{name: c, cluster: {server: 'https://api.test:6443/k8s/x/'}}]\n"
+             "users: [{name: u, user: {token: fixed}}]\n"
+             "contexts: [{name: c, context: {cluster: c, user: u}}]\n");
+    _cleanup_(free_cstr)
+    char *path = xasprintf("%s/config", f->dir);
+    struct kube_config *config = NULL;
+    struct err err = ERR_INIT;
+    must(kube_config_load(&(struct kube_config_options){.path = path, .clock = &f->clock.base},
+                          &config, &err) == ERR_NONE);
+    struct kube *kube = kube_new(&(struct kube_options){
+        .transport = &f->script.base, .clock = &f->clock.base, .config = config});
+    static const struct answer answers[] = {{.status = 401, .body = "no"}};
+    for (int streamed = 0; streamed < 2; streamed++) {
+        will_answer(f, answers, 1);
+        struct forwarded r;
+        forward(kube, (struct kube_forward){.method = "GET", .target = "/api/v1?x"}, streamed, &r);
+        assert_int_equal(r.kind, ERR_NONE);
+        assert_int_equal(r.status, 401);
+        assert_string_equal(f->script.seen[0], "GET https://api.test:6443/k8s/x/api/v1?x\n"
+                                               "Authorization: Bearer fixed\n\n");
+        forwarded_release(&r);
+    }
+    kube_free(kube);
+    kube_config_free(config);
+    drop_file(f, "config");
+}
+
 #define WITH_KUBE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -765,6 +1066,11 @@ int main(void)
         WITH_KUBE(without_any_token_nothing_is_sent),
         WITH_KUBE(server_clock_learns_from_every_status_but_not_from_caches),
         WITH_KUBE(each_of_many_has_its_own_result),
+        WITH_KUBE(forwarded_request_passes_byte_for_byte),
+        WITH_KUBE(forwarded_401_is_tried_again_once_with_a_fresh_token),
+        WITH_KUBE(forwarded_failures_and_dates_are_handed_over),
+        WITH_KUBE(targets_that_would_not_arrive_as_they_stand_are_refused),
+        WITH_KUBE(server_below_a_path_is_forwarded_to_and_its_token_does_not_rotate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
