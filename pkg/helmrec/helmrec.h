@@ -21,6 +21,10 @@
 #define HELMREC_ANNOTATION_REVISION "belay.helm.fluxcd.io/revision"
 /* "namespace/name" of the owner: where to look whether it still lives. */
 #define HELMREC_ANNOTATION_OWNER_NAME "belay.helm.fluxcd.io/owner-name"
+/* The epoch that marked a record failed whose maker had died. */
+#define HELMREC_ANNOTATION_REPAIRED_BY "belay.helm.fluxcd.io/repaired-by"
+/* "true": what only that broken revision had made is deleted. */
+#define HELMREC_ANNOTATION_ORPHANS_GONE "belay.helm.fluxcd.io/orphans-gone"
 
 enum helmrec_status {
     HELMREC_UNKNOWN, /* also a word that we do not know */
@@ -46,6 +50,8 @@ struct helmrec_meta {
     char *owner;
     char *owner_name; /* "namespace/name"; "" if absent */
     int64_t epoch;
+    bool repaired;      /* marked failed by belay, and */
+    bool orphans_gone;  /* what it alone had made is deleted */
     int64_t changed_ns; /* newest server-stamped time: managedFields or creationTimestamp; INT64_MIN
                            if none */
 };
@@ -63,11 +69,18 @@ struct helmrec_payload {
     char *description; /* info.description: belay's own runs leave their claim here */
     char *chart_name, *chart_version;
     json_t *config; /* user-supplied values; {} if none */
+    char *manifest; /* what helm applied, as YAML documents; "" if none */
+    json_t *hooks;  /* array of {name, kind, manifest, events, ...}; [] if none */
 };
 /* secret: the whole Secret object. LIMIT over LIMIT_RECORD_BYTES unpacked; INVALID if it cannot be
  * read. */
 enum err_kind helmrec_payload_decode(const json_t *secret, struct helmrec_payload **ret,
                                      struct err *err) MUST_CHECK;
 void helmrec_payload_free(struct helmrec_payload *p);
+/* What data.release becomes when the word of info.status is replaced and every other byte of the
+ * release's JSON stays (reading and writing it anew would change 0.1 and lose 2^63). On the heap.
+ * Errors as for decode; INVALID also if info.status is not there exactly once. */
+enum err_kind helmrec_payload_splice_status(const json_t *secret, enum helmrec_status status,
+                                            char **ret_release, struct err *err) MUST_CHECK;
 
 #endif

@@ -147,6 +147,9 @@ static void claim_parse(const json_t *object, struct helmrec_meta *m)
         if (text == NULL || !text_to_int64(text, 1, INT64_MAX, &epoch)) {
             epoch = 0;
         }
+        m->repaired = metadata_entry(object, "annotations", HELMREC_ANNOTATION_REPAIRED_BY) != NULL;
+        m->orphans_gone =
+            text_eq(metadata_entry(object, "annotations", HELMREC_ANNOTATION_ORPHANS_GONE), "true");
     }
     m->digest = xstrdup(digest != NULL ? digest : "");
     m->owner = xstrdup(owner != NULL ? owner : "");

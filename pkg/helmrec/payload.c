@@ -1,6 +1,6 @@
 /* The payload: Secret.data.release is base64 (the API's own), of base64 (helm's), of gzip, of JSON.
  */
-#include "helmrec/helmrec.h"
+#include "helmrec/helmrec_internal.h"
 
 #include <limits.h>
 #include <string.h>
@@ -11,17 +11,11 @@
 #include "base/must.h"
 #include "jsonx/jsonx.h"
 
-struct bytes {
-    unsigned char *data; /* heap */
-    size_t len;
-};
-
-static void bytes_release(struct bytes *b)
+void helmrec_bytes_release(struct helmrec_bytes *b)
 {
     free(b->data);
-    *b = (struct bytes){.data = NULL, .len = 0};
+    *b = (struct helmrec_bytes){.data = NULL, .len = 0};
 }
-#define _cleanup_bytes_ __attribute__((cleanup(bytes_release)))
 
 static int sextet(unsigned char c)
 {
@@ -34,13 +28,13 @@ static int sextet(unsigned char c)
 }
 
 /* RFC 4648 base64 with its padding and nothing else in it, as Go's StdEncoding writes it. */
-static bool base64_decode(const unsigned char *in, size_t len, struct bytes *ret)
+static bool base64_decode(const unsigned char *in, size_t len, struct helmrec_bytes *ret)
 {
     size_t pad = len > 0 && in[len - 1] == '=' ? (len > 1 && in[len - 2] == '=' ? 2 : 1) : 0;
     if (len % 4 != 0) {
         return false;
     }
-    _cleanup_bytes_ struct bytes out = {.data = xmalloc(len / 4 * 3 + 1), .len = 0};
+    _cleanup_bytes_ struct helmrec_bytes out = {.data = xmalloc(len / 4 * 3 + 1), .len = 0};
     uint32_t word = 0;
     for (size_t i = 0; i < len; i++) {
         int v = i >= len - pad ? 0 : sextet(in[i]);
@@ -62,14 +56,15 @@ static bool base64_decode(const unsigned char *in, size_t len, struct bytes *ret
 }
 
 /* One or more gzip members, up to LIMIT_RECORD_BYTES together. */
-static enum err_kind gunzip(const struct bytes *in, struct bytes *ret, struct err *err)
+static enum err_kind gunzip(const struct helmrec_bytes *in, struct helmrec_bytes *ret,
+                            struct err *err)
 {
     if (in->len > UINT_MAX) {
         return err_set(err, ERR_LIMIT, "payload of %zu bytes", in->len);
     }
     z_stream z = {.next_in = in->data, .avail_in = (unsigned)in->len};
     must(inflateInit2(&z, 16 + MAX_WBITS) == Z_OK); /* 16: gzip framing only */
-    _cleanup_bytes_ struct bytes out = {.data = NULL, .len = 0};
+    _cleanup_bytes_ struct helmrec_bytes out = {.data = NULL, .len = 0};
     size_t cap = 0;
     int rc = Z_OK;
     /* One byte more than allowed, so that a payload of exactly the limit is told from a longer one.
@@ -100,15 +95,14 @@ static enum err_kind gunzip(const struct bytes *in, struct bytes *ret, struct er
     return ERR_NONE;
 }
 
-/* secret -> the release's JSON. */
-static enum err_kind unpack(const json_t *secret, struct bytes *ret, struct err *err)
+enum err_kind helmrec_unpack(const json_t *secret, struct helmrec_bytes *ret, struct err *err)
 {
     const json_t *text = jsonx_at(secret, "data.release");
     if (!json_is_string(text)) {
         return err_set(err, ERR_INVALID, "there is no data.release");
     }
-    _cleanup_bytes_ struct bytes inner = {.data = NULL, .len = 0};
-    _cleanup_bytes_ struct bytes packed = {.data = NULL, .len = 0};
+    _cleanup_bytes_ struct helmrec_bytes inner = {.data = NULL, .len = 0};
+    _cleanup_bytes_ struct helmrec_bytes packed = {.data = NULL, .len = 0};
     if (!base64_decode((const unsigned char *)json_string_value(text), json_string_length(text),
                        &inner) ||
         !base64_decode(inner.data, inner.len, &packed)) {
@@ -128,8 +122,8 @@ static enum err_kind unpack(const json_t *secret, struct bytes *ret, struct err 
 
 static enum err_kind decode(const json_t *secret, struct helmrec_payload **ret, struct err *err)
 {
-    _cleanup_bytes_ struct bytes text = {.data = NULL, .len = 0};
-    if (unpack(secret, &text, err) != ERR_NONE) {
+    _cleanup_bytes_ struct helmrec_bytes text = {.data = NULL, .len = 0};
+    if (helmrec_unpack(secret, &text, err) != ERR_NONE) {
         return err->kind;
     }
     _cleanup_json_ json_t *release = NULL;
@@ -152,6 +146,10 @@ static enum err_kind decode(const json_t *secret, struct helmrec_payload **ret, 
     json_t *config = json_object_get(release, "config");
     p->config = json_is_object(config) ? json_incref(config) : json_object();
     must(p->config != NULL);
+    p->manifest = xstrdup(jsonx_str(release, "manifest", ""));
+    json_t *hooks = json_object_get(release, "hooks");
+    p->hooks = json_is_array(hooks) ? json_incref(hooks) : json_array();
+    must(p->hooks != NULL);
     *ret = p;
     return ERR_NONE;
 }
@@ -175,5 +173,7 @@ void helmrec_payload_free(struct helmrec_payload *p)
     free(p->chart_name);
     free(p->chart_version);
     json_decref(p->config);
+    free(p->manifest);
+    json_decref(p->hooks);
     free(p);
 }

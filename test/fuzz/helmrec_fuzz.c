@@ -12,6 +12,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static void check_splice(const json_t *secret);
+
 static void check_payload(const json_t *secret)
 {
     struct helmrec_payload *p = NULL;
@@ -23,6 +25,35 @@ static void check_payload(const json_t *secret)
         must(p->revision >= 1 && json_is_object(p->config) && p->description != NULL);
     }
     helmrec_payload_free(p);
+    check_splice(secret);
+}
+
+/* A splice is read back as what it says, and splicing the old word into it again gives the same
+ * payload: nothing else was touched. */
+static void check_splice(const json_t *secret)
+{
+    struct err err = ERR_INIT;
+    _cleanup_(free_cstr)
+    char *failed = NULL;
+    enum err_kind kind = helmrec_payload_splice_status(secret, HELMREC_FAILED, &failed, &err);
+    must(kind == err.kind);
+    must((kind == ERR_NONE) == (failed != NULL));
+    if (failed == NULL) {
+        return;
+    }
+    _cleanup_json_ json_t *after = json_pack("{s:{s:s}}", "data", "release", failed);
+    struct helmrec_payload *p = NULL;
+    if (helmrec_payload_decode(after, &p, &err) == ERR_NONE) { /* it may lack a version */
+        must(p->status == HELMREC_FAILED);
+    }
+    helmrec_payload_free(p);
+    _cleanup_(free_cstr)
+    char *once = NULL;
+    _cleanup_(free_cstr)
+    char *twice = NULL;
+    must(helmrec_payload_splice_status(secret, HELMREC_DEPLOYED, &once, &err) == ERR_NONE);
+    must(helmrec_payload_splice_status(after, HELMREC_DEPLOYED, &twice, &err) == ERR_NONE);
+    must(strcmp(once, twice) == 0);
 }
 
 static void check_object(const json_t *object)

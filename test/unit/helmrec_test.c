@@ -257,7 +257,8 @@ static json_t *secret_with(const char *text, size_t text_len)
 #define RELEASE                                                                                    \
     "{\"name\":\"web\",\"version\":3,\"info\":{\"status\":\"failed\",\"description\":\"d "         \
     "\\u00e9\"},"                                                                                  \
-    "\"chart\":{\"metadata\":{\"name\":\"c\",\"version\":\"1.2.3\"}},\"config\":{\"a\":[1]}}"
+    "\"chart\":{\"metadata\":{\"name\":\"c\",\"version\":\"1.2.3\"}},\"config\":{\"a\":[1]},"      \
+    "\"manifest\":\"m\",\"hooks\":[{\"kind\":\"Job\"}]}"
 
 static void check_release(const json_t *secret)
 {
@@ -272,6 +273,8 @@ static void check_release(const json_t *secret)
     assert_string_equal(p->chart_name, "c");
     assert_string_equal(p->chart_version, "1.2.3");
     assert_int_equal(json_array_size(json_object_get(p->config, "a")), 1);
+    assert_string_equal(p->manifest, "m");
+    assert_int_equal(json_array_size(p->hooks), 1);
     helmrec_payload_free(p);
 }
 
@@ -301,6 +304,8 @@ static void a_payload_without_values_has_an_empty_object(void **state)
         assert_int_equal(json_object_size(p->config), 0);
         assert_string_equal(p->description, "");
         assert_string_equal(p->chart_name, "");
+        assert_string_equal(p->manifest, "");
+        assert_int_equal(json_array_size(p->hooks), 0);
         helmrec_payload_free(p);
     }
 }
@@ -400,6 +405,217 @@ static void a_payload_over_the_limit_is_refused(void **state)
     }
 }
 
+/* ---- splicing ---- */
+
+static unsigned char *unbase64(const char *text, size_t len, size_t *ret_len)
+{
+    unsigned char *out = xmalloc(len / 4 * 3 + 1);
+    assert_int_equal(EVP_DecodeBlock(out, (const unsigned char *)text, (int)len), len / 4 * 3);
+    size_t pad = 0;
+    while (pad < len && text[len - 1 - pad] == '=') {
+        pad++;
+    }
+    *ret_len = len / 4 * 3 - pad;
+    return out;
+}
+
+/* The text that data.release holds. */
+static char *text_of(const char *release, size_t *ret_len)
+{
+    size_t inner_len = 0;
+    size_t packed_len = 0;
+    unsigned char *inner = unbase64(release, strlen(release), &inner_len);
+    unsigned char *packed = unbase64((const char *)inner, inner_len, &packed_len);
+    size_t cap = (size_t)LIMIT_RECORD_BYTES + 64;
+    char *text = xmalloc(cap);
+    z_stream z = {.next_in = packed,
+                  .avail_in = (unsigned)packed_len,
+                  .next_out = (unsigned char *)text,
+                  .avail_out = (unsigned)cap};
+    assert_int_equal(inflateInit2(&z, 16 + MAX_WBITS), Z_OK);
+    assert_int_equal(inflate(&z, Z_FINISH), Z_STREAM_END);
+    *ret_len = cap - z.avail_out;
+    inflateEnd(&z);
+    free(inner);
+    free(packed);
+    return text;
+}
+
+static void check_splice(const char *name, const json_t *secret, const char *want, size_t want_len)
+{
+    char *release = NULL;
+    struct err err = ERR_INIT;
+    if (helmrec_payload_splice_status(secret, HELMREC_FAILED, &release, &err) != ERR_NONE) {
+        fail_msg("%s: %s", name, err.msg);
+    }
+    size_t len = 0;
+    _cleanup_(free_cstr)
+    char *text = text_of(release, &len);
+    if (len != want_len || memcmp(text, want, len) != 0) {
+        fail_msg("%s: %.*s", name, (int)(len < 400 ? len : 400), text);
+    }
+    free(release);
+}
+
+/* before, the word, after. */
+static const struct {
+    const char *name, *before, *word, *after;
+} splice_rows[] = {
+    {"plain", "{\"name\":\"web\",\"info\":{\"first\":\"x\",\"status\":\"", "pending-upgrade",
+     "\"},\"version\":3}"},
+    {"numbers stay as they are",
+     "{\"config\":{\"a\":0.1,\"b\":9223372036854775808,\"c\":1E300,"
+     "\"d\":-0,\"e\":1.50},\"info\":{\"status\":\"",
+     "pending-install", "\"},\"version\":3,\"x\":18446744073709551617}"},
+    {"escapes stay as they are",
+     "{\"config\":{\"a\":\"\\u003c\\/\\u00e9\\ud83d\\ude00\\\"\\\\\"},"
+     "\"info\":{\"description\":\"\\u003e\",\"status\":\"",
+     "pending-rollback", "\",\"notes\":\"\\\\\"}}"},
+    {"space everywhere", " {\n\t\"info\" :\r\n { \"status\" : \"", "uninstalling",
+     "\" , \"a\" : [ 1 , 2 ] } , \"version\" : 3 }\n"},
+    {"the words in strings",
+     "{\"manifest\":\"{\\\"info\\\":{\\\"status\\\":\\\"deployed\\\"}}\",\"name\":\"info\","
+     "\"info\":{\"description\":\"\\\"status\\\":\\\"x\\\"\",\"status\":\"",
+     "pending-upgrade", "\",\"notes\":\"\\\"status\\\":1\"}}"},
+    {"the words in other objects",
+     "{\"config\":{\"info\":{\"status\":\"a\"},\"status\":\"b\"},\"status\":\"c\","
+     "\"hooks\":[{\"info\":{\"status\":\"d\"}}],\"info\":{\"a\":{\"status\":\"e\"},"
+     "\"b\":[{\"status\":\"f\"}],\"status\":\"",
+     "pending-upgrade", "\"},\"chart\":{\"info\":{\"status\":\"g\"}}}"},
+    {"a status with escapes", "{\"info\":{\"status\":\"", "pending\\u002dupgrade\\\"", "\"}}"},
+    {"an empty status", "{\"info\":{\"status\":\"", "", "\"}}"},
+    {"strange keys elsewhere",
+     "{\"config\":{\"st\\u0061tus\":1,\"\\u017ftatus\":2,\"a\xc3\xa9\":3},"
+     "\"info\":{\"status\":\"",
+     "pending-upgrade", "\"}}"},
+};
+
+static void nothing_but_the_status_changes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(splice_rows) / sizeof(splice_rows[0]); i++) {
+        _cleanup_(free_cstr)
+        char *text =
+            xasprintf("%s%s%s", splice_rows[i].before, splice_rows[i].word, splice_rows[i].after);
+        _cleanup_(free_cstr)
+        char *want = xasprintf("%sfailed%s", splice_rows[i].before, splice_rows[i].after);
+        _cleanup_json_ json_t *zipped = secret_with(text, strlen(text));
+        check_splice(splice_rows[i].name, zipped, want, strlen(want));
+        _cleanup_json_ json_t *plain = secret_of((const unsigned char *)text, strlen(text));
+        check_splice(splice_rows[i].name, plain, want, strlen(want));
+    }
+}
+
+static const struct {
+    const char *name, *text;
+} unspliceable_rows[] = {
+    {"empty", ""},
+    {"no JSON", "s3cr3t"},
+    {"cut", "{\"info\":{\"status\":\"s3cr3t\"}"},
+    {"more behind it", "{\"info\":{\"status\":\"s3cr3t\"}}}"},
+    {"an array", "[{\"info\":{\"status\":\"s3cr3t\"}}]"},
+    {"no info", "{\"version\":1}"},
+    {"an empty object", "{}"},
+    {"info is null", "{\"info\":null}"},
+    {"info is text", "{\"info\":\"{\\\"status\\\":\\\"s3cr3t\\\"}\"}"},
+    {"info is an array", "{\"info\":[{\"status\":\"s3cr3t\"}]}"},
+    {"no status", "{\"info\":{\"x\":\"s3cr3t\"},\"status\":\"s3cr3t\"}"},
+    {"status is a number", "{\"info\":{\"status\":1}}"},
+    {"status is an object", "{\"info\":{\"status\":{\"status\":\"s3cr3t\"}}}"},
+    {"two infos", "{\"info\":{\"status\":\"s3cr3t\"},\"info\":{\"status\":\"x\"}}"},
+    {"two statuses", "{\"info\":{\"status\":\"s3cr3t\",\"status\":\"x\"}}"},
+    {"info in another case", "{\"Info\":{\"status\":\"s3cr3t\"}}"},
+    {"and in both", "{\"info\":{\"status\":\"s3cr3t\"},\"INFO\":{\"status\":\"x\"}}"},
+    {"status in another case too", "{\"info\":{\"Status\":\"s3cr3t\",\"status\":\"x\"}}"},
+    {"info in escapes", "{\"\\u0069nfo\":{\"status\":\"s3cr3t\"}}"},
+    {"a long s, which Go takes for one", "{\"info\":{\"status\":\"s3cr3t\",\"\xc5\xbftatus\":1}}"},
+    {"status in escapes too", "{\"info\":{\"status\":\"s3cr3t\",\"st\\u0061tus\":\"x\"}}"},
+};
+
+static enum err_kind splice_kind(const json_t *secret)
+{
+    char *release = NULL;
+    struct err err = ERR_INIT;
+    enum err_kind kind = helmrec_payload_splice_status(secret, HELMREC_FAILED, &release, &err);
+    assert_true((kind == ERR_NONE) == (release != NULL));
+    assert_int_equal(err.kind, kind);
+    assert_null(strstr(err.msg, "s3cr3t"));
+    free(release);
+    return kind;
+}
+
+static void a_payload_that_is_not_clear_is_not_spliced(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(unspliceable_rows) / sizeof(unspliceable_rows[0]); i++) {
+        const char *text = unspliceable_rows[i].text;
+        _cleanup_json_ json_t *j = secret_with(text, strlen(text));
+        if (splice_kind(j) != ERR_INVALID) {
+            fail_msg("%s", unspliceable_rows[i].name);
+        }
+    }
+    _cleanup_json_ json_t *none =
+        record("sh.helm.release.v1.web.v3", LABELS("web", "3", "deployed"), "");
+    assert_int_equal(splice_kind(none), ERR_INVALID);
+}
+
+static void a_large_payload_is_spliced_and_a_larger_one_refused(void **state)
+{
+    (void)state;
+    static const char head[] = "{\"info\":{\"status\":\"", tail[] = "\"},\"manifest\":\"";
+    static const struct {
+        size_t filling;
+        enum err_kind want;
+    } rows[] = {{900U << 10, ERR_NONE}, {LIMIT_RECORD_BYTES, ERR_LIMIT}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        _cleanup_(free_cstr)
+        char *filling = xmalloc(rows[i].filling + 1);
+        uint32_t random = 1;
+        for (size_t k = 0; k < rows[i].filling; k++) {
+            random = random * 1664525U + 1013904223U;
+            filling[k] = "abcdefghijklmnopqrstuvwxyz0123456789{}:, "[(random >> 8) % 41];
+        }
+        filling[rows[i].filling] = '\0';
+        _cleanup_(free_cstr)
+        char *text = xasprintf("%spending-upgrade%s%s\"}", head, tail, filling);
+        _cleanup_(free_cstr)
+        char *want = xasprintf("%sfailed%s%s\"}", head, tail, filling);
+        _cleanup_json_ json_t *j = secret_with(text, strlen(text));
+        assert_int_equal(splice_kind(j), rows[i].want);
+        if (rows[i].want == ERR_NONE) {
+            check_splice("large", j, want, strlen(want));
+        }
+    }
+}
+
+static void a_repair_counts_for_its_own_revision_only(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *annotations;
+        bool repaired, gone;
+    } rows[] = {
+        {"\"belay.helm.fluxcd.io/revision\":\"3\",\"belay.helm.fluxcd.io/repaired-by\":\"13\"",
+         true, false},
+        {"\"belay.helm.fluxcd.io/revision\":\"3\",\"belay.helm.fluxcd.io/repaired-by\":\"13\","
+         "\"belay.helm.fluxcd.io/orphans-gone\":\"true\"",
+         true, true},
+        {"\"belay.helm.fluxcd.io/revision\":\"2\",\"belay.helm.fluxcd.io/repaired-by\":\"13\"",
+         false, false},
+        {"\"belay.helm.fluxcd.io/revision\":\"3\"", false, false},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        _cleanup_json_ json_t *j =
+            record("sh.helm.release.v1.web.v3", LABELS("web", "3", "failed"), rows[i].annotations);
+        struct helmrec_meta *m = NULL;
+        struct err err = ERR_INIT;
+        assert_int_equal(helmrec_meta_parse(j, &m, &err), ERR_NONE);
+        assert_int_equal(m->repaired, rows[i].repaired);
+        assert_int_equal(m->orphans_gone, rows[i].gone);
+        helmrec_meta_free(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,6 +630,10 @@ int main(void)
         cmocka_unit_test(a_payload_that_cannot_be_read_is_invalid),
         cmocka_unit_test(a_damaged_stream_is_invalid_at_every_cut),
         cmocka_unit_test(a_payload_over_the_limit_is_refused),
+        cmocka_unit_test(nothing_but_the_status_changes),
+        cmocka_unit_test(a_payload_that_is_not_clear_is_not_spliced),
+        cmocka_unit_test(a_large_payload_is_spliced_and_a_larger_one_refused),
+        cmocka_unit_test(a_repair_counts_for_its_own_revision_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
