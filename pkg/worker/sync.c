@@ -292,6 +292,7 @@ static enum err_kind adopt(struct sync *s, bool *ret_adopted, struct err *err)
 
 static void finish_in_sync(struct sync *s)
 {
+    sync_clean_orphans(s); /* whoever upgraded it may have died before its end */
     struct outcome o = {
         .phase = "Succeeded",
         .released = "True",
@@ -326,7 +327,7 @@ static void finish_deployed(struct sync *s, int64_t upgrades, int64_t window_ns)
     sync_mark_created(s);
     if (records_newest(s->w, s->hr,
                        mono_min(deadline_in(s, WORKER_READ_MS), held_deadline(s->held)), NULL,
-                       &newest, NULL, &epoch, &err)) {
+                       &newest, &s->older, &epoch, &err)) {
         log_warn("sync",
                  "the new release record could not be read, its description is read next time",
                  LOG_S("err", err.msg));
@@ -336,6 +337,7 @@ static void finish_deployed(struct sync *s, int64_t upgrades, int64_t window_ns)
         if (newest->status == HELMREC_DEPLOYED && !claims_this_sync(s, newest)) {
             annotate_newest(s);
         }
+        sync_clean_orphans(s);
     }
     struct outcome o = {.phase = "Succeeded",
                         .released = "True",

@@ -149,6 +149,10 @@ void sync_interrupted(struct sync *s);
 /* antecedent.c: mark what the last helm created as this HelmRelease's. A failure is logged. */
 #define ANNOTATION_ANTECEDENT "helm.fluxcd.io/antecedent"
 void sync_mark_created(struct sync *s);
+/* orphans.c: delete what only revisions that belay marked failed had made; newest is deployed,
+ * newest and older are fresh. A failure is logged and told by an Event, and tried again at the next
+ * sync. */
+void sync_clean_orphans(struct sync *s);
 /* child.c: run helm under the lock. CONFLICT: the gate stopped it. */
 enum err_kind sync_helm(struct sync *s, const struct helmargs_options *args,
                         struct helm_result *ret, struct err *err) MUST_CHECK;
