@@ -1095,9 +1095,12 @@ static char *read_text(const struct tls_peer *p, const char *name)
     return xstrndup(text, n);
 }
 
+#define BIG_BYTES ((size_t)3 << 20)
+
 /* Its certificate is for kubernetes.test only, and trusts itself; it wants client.crt if
- * ask_client. False: no openssl. */
-static bool tls_peer_start(struct tls_peer *p, bool ask_client)
+ * ask_client. With files it serves its directory, in which "big" has BIG_BYTES, instead of a page.
+ * False: no openssl. */
+static bool tls_peer_start(struct tls_peer *p, bool ask_client, bool files)
 {
     *p = (struct tls_peer){.dir = "/tmp/transport_curl_test.XXXXXX"};
     must(mkdtemp(p->dir) != NULL);
@@ -1116,10 +1119,12 @@ static bool tls_peer_start(struct tls_peer *p, bool ask_client)
     }
     char script[512];
     (void)snprintf(script, sizeof(script),
-                   "cd %s && exec openssl s_server -accept 127.0.0.1:0 -cert kubernetes.crt -key "
-                   "kubernetes.key -www "
+                   "cd %s && head -c 3145728 /dev/urandom >big && "
+                   "exec openssl s_server -accept 127.0.0.1:0 -cert kubernetes.crt -key "
+                   "kubernetes.key %s "
                    "%s 2>/dev/null",
-                   p->dir, ask_client ? "-Verify 1 -verify_return_error -CAfile client.crt" : "");
+                   p->dir, files ? "-WWW" : "-www",
+                   ask_client ? "-Verify 1 -verify_return_error -CAfile client.crt" : "");
     int ends[2];
     must(pipe2(ends, O_CLOEXEC) == 0);
     p->pid = fork();
@@ -1170,7 +1175,7 @@ static void server_is_trusted_only_by_its_ca_and_name(void **state)
 {
     (void)state;
     struct tls_peer p;
-    if (!tls_peer_start(&p, /* ask_client= */ false)) {
+    if (!tls_peer_start(&p, /* ask_client= */ false, /* files= */ false)) {
         tls_peer_stop(&p);
         skip();
     }
@@ -1211,7 +1216,7 @@ static void client_certificate_is_shown_and_can_be_exchanged(void **state)
 {
     (void)state;
     struct tls_peer p;
-    if (!tls_peer_start(&p, /* ask_client= */ true)) {
+    if (!tls_peer_start(&p, /* ask_client= */ true, /* files= */ false)) {
         tls_peer_stop(&p);
         skip();
     }
@@ -1239,6 +1244,40 @@ static void client_certificate_is_shown_and_can_be_exchanged(void **state)
         .insecure = true, .cert_file = cert_file, .key_file = key_file});
     assert_int_equal(tls_call(&p, t, "GET"), ERR_NONE);
     transport_curl_free(t);
+    tls_peer_stop(&p);
+}
+
+/* What a pause finds already decrypted must not be forgotten. */
+static void stream_over_tls_comes_whole(void **state)
+{
+    (void)state;
+    struct tls_peer p;
+    if (!tls_peer_start(&p, /* ask_client= */ false, /* files= */ true)) {
+        tls_peer_stop(&p);
+        skip();
+    }
+    static const size_t caps[] = {1000, 32768};
+    for (size_t i = 0; i < 2; i++) {
+        struct transport *t =
+            transport_curl_new(&(struct transport_curl_options){.insecure = true});
+        _cleanup_(free_cstr)
+        char *url = xasprintf("https://127.0.0.1:%d/big", p.port);
+        struct http_request req = {.method = "GET", .url = url, .deadline = in_ms(LONG_MS)};
+        struct http_response head = HTTP_RESPONSE_INIT;
+        struct http_stream *s = NULL;
+        struct err err = ERR_INIT;
+        char bytes[32768];
+        size_t len, all = 0;
+        assert_int_equal(transport_open(t, &req, &head, &s, &err), ERR_NONE);
+        assert_int_equal(head.status, 200);
+        do {
+            assert_int_equal(transport_read(t, s, bytes, caps[i], &len, &err), ERR_NONE);
+            all += len;
+        } while (len > 0);
+        assert_int_equal(all, BIG_BYTES);
+        transport_close(t, s);
+        transport_curl_free(t);
+    }
     tls_peer_stop(&p);
 }
 
@@ -1280,6 +1319,7 @@ int main(void)
         cmocka_unit_test(no_proxy_is_read_as_go_reads_it),
         cmocka_unit_test(server_is_trusted_only_by_its_ca_and_name),
         cmocka_unit_test(client_certificate_is_shown_and_can_be_exchanged),
+        cmocka_unit_test(stream_over_tls_comes_whole),
     };
     must(signal(SIGPIPE, SIG_IGN) != SIG_ERR); /* as the product does */
     return cmocka_run_group_tests(tests, NULL, NULL);
