@@ -10,6 +10,7 @@
 enum flag_kind {
     FLAG_TEXT,
     FLAG_DURATION,
+    FLAG_DURATION_OR_ZERO,
     FLAG_NUMBER,
     FLAG_BOOL,
     FLAG_CHOICE,
@@ -61,6 +62,9 @@ static const struct flag table[] = {
      "lowest level that is written"},
     {"shutdown-grace", FLAG_DURATION, AT(shutdown_grace_ms), "20s", 0, HOUR_MS, "0s to 1h",
      "what helm gets to end after SIGTERM before it is interrupted"},
+    {"foreign-pending-timeout", FLAG_DURATION_OR_ZERO, AT(foreign_pending_ms), "1h", 60000,
+     24 * 30 * HOUR_MS, "0, or 1m to 720h",
+     "a release that somebody else's helm left pending is repaired after so long; 0 = never"},
     {"identity", FLAG_TEXT, AT(identity), "", 0, 0, "a name",
      "name in status.lease; else $POD_NAME, else the host's"},
     {"version", FLAG_BOOL, AT(version), "", 0, 0, "true or false", "print the version and exit"},
@@ -119,7 +123,8 @@ static enum err_kind set_duration(const struct flag *f, const char *value, int64
     if (duration_parse(value, &ms, &why)) {
         return err_set(err, ERR_INVALID, "--%s: %s (%s)", f->name, why.msg, f->legal);
     }
-    if (ms < f->min || ms > f->max) {
+    bool off = ms == 0 && f->kind == FLAG_DURATION_OR_ZERO;
+    if (!off && (ms < f->min || ms > f->max)) {
         return refuse(f, value, err);
     }
     *slot = ms;
@@ -141,6 +146,7 @@ static enum err_kind set(struct flags *flags, const struct flag *f, const char *
         *(const char **)slot = value;
         return ERR_NONE;
     case FLAG_DURATION:
+    case FLAG_DURATION_OR_ZERO:
         return set_duration(f, value, slot, err);
     case FLAG_NUMBER:
         return text_to_int64(value, f->min, f->max, slot) ? ERR_NONE : refuse(f, value, err);

@@ -17,7 +17,7 @@ struct flags {
     const char *log_format, *log_level;
     const char *identity;
     const char *repository_import;
-    int64_t lease_ms, interval_ms, shutdown_grace_ms;
+    int64_t lease_ms, interval_ms, shutdown_grace_ms, foreign_pending_ms;
     int64_t workers;
     bool version, help;
     bool gate;

@@ -122,8 +122,7 @@ static int64_t wait_by_server_time(const struct lease_question *q, int64_t lease
     return max64(0, max64(by_clock_ms, by_patience_ms));
 }
 
-/* "pod/uid/incarnation": the same pod UID. Without one ("-") there is no telling. */
-static bool same_pod(const char *a, const char *b)
+bool lease_same_pod(const char *a, const char *b)
 {
     const char *uid_a = strchr(a, '/');
     const char *uid_b = strchr(b, '/');
@@ -147,7 +146,8 @@ enum lease_verdict lease_decide(const struct lease_question *q, int64_t *ret_wai
     if (status->lease.present && strcmp(status->lease.holder, q->self) == 0) {
         return LEASE_OURS;
     }
-    if (q->predecessor_dead && status->lease.present && same_pod(status->lease.holder, q->self)) {
+    if (q->predecessor_dead && status->lease.present &&
+        lease_same_pod(status->lease.holder, q->self)) {
         return LEASE_EXPIRED;
     }
     /* What the HOLDER promised counts; a promise over an hour is none that belay makes, and would

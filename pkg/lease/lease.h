@@ -82,6 +82,9 @@ struct lease_question {
     bool predecessor_dead; /* proven: no earlier process of this very pod, nor a helm of one, is
                               alive */
 };
+/* Do two holders, "pod/uid/incarnation" each, name the same pod UID? Without one ("-") there is no
+ * telling: false. */
+bool lease_same_pod(const char *a, const char *b);
 /* Equal questions give equal answers. *ret_wait_ms > 0 for LEASE_WAIT (advice for the queue), 0
  * otherwise. */
 enum lease_verdict lease_decide(const struct lease_question *q, int64_t *ret_wait_ms);

@@ -119,6 +119,53 @@ static struct release_answer not_due(const char *why, int64_t wait_ms)
     return (struct release_answer){.due = RELEASE_NOT_DUE, .why = why, .wait_ms = wait_ms};
 }
 
+/* ---- records that say that a helm is at work ---- */
+
+static bool says_at_work(enum helmrec_status s)
+{
+    return helmrec_status_is_pending(s) || s == HELMREC_UNINSTALLING;
+}
+
+/* Written by a helm of ours: the annotations come from the gate, or from belay itself. */
+static bool is_own(const struct helmrec_meta *m, const char *uid)
+{
+    return m->epoch > 0 && strcmp(m->owner, uid) == 0;
+}
+
+#define NEVER_MS INT64_MAX
+
+/* Milliseconds until a record that names no owner has stood unchanged for so long that its helm is
+ * certainly gone; 0 = it has. By times that the API server stamped, never a laptop's. */
+static int64_t abandoned_in_ms(const struct helmrec_meta *m, int64_t patience_ms, bool have_time,
+                               struct srvtime now)
+{
+    if (patience_ms <= 0 || m->changed_ns == INT64_MIN) {
+        return NEVER_MS;
+    }
+    if (!have_time) {
+        return 1000;
+    }
+    int64_t over_ns = ns_add_ms(m->changed_ns, patience_ms);
+    return now.earliest_ns >= over_ns ? 0 : (over_ns - now.earliest_ns) / NS_PER_MS + 1;
+}
+
+/* Released=False, reason Pending: can anything be done about it now? */
+static struct release_answer pending_answer(const struct release_question *q)
+{
+    const struct helmrec_meta *newest = q->newest;
+    if (newest == NULL || !says_at_work(newest->status)) {
+        return due("the other helm has ended");
+    }
+    if (is_own(newest, q->hr->uid)) {
+        return due("a helm of belay died at the release");
+    }
+    int64_t left_ms =
+        abandoned_in_ms(newest, q->foreign_pending_ms, q->have_server_time, q->server_now);
+    return left_ms == 0
+               ? due("the other helm is given up")
+               : not_due("another helm is still at work", left_ms == NEVER_MS ? 0 : left_ms);
+}
+
 /* Released=True for this generation: does Helm's newest record still say so? */
 static struct release_answer released_answer(const struct release_question *q)
 {
@@ -126,8 +173,10 @@ static struct release_answer released_answer(const struct release_question *q)
     if (newest == NULL) {
         return due("the release is gone");
     }
-    if (helmrec_status_is_pending(newest->status) &&
-        q->newest_age_ms < RELEASE_PENDING_PATIENCE_MS) {
+    if (says_at_work(newest->status) && is_own(newest, q->hr->uid)) {
+        return due("a helm of belay died at the release");
+    }
+    if (says_at_work(newest->status) && q->newest_age_ms < RELEASE_PENDING_PATIENCE_MS) {
         return not_due("another helm is at work", RELEASE_PENDING_PATIENCE_MS - q->newest_age_ms);
     }
     if (newest->status != HELMREC_DEPLOYED) {
@@ -176,12 +225,11 @@ struct release_answer release_is_due(const struct release_question *q)
     if (strcmp(status->released.reason, "Interrupted") == 0) {
         return due("the last sync was interrupted");
     }
-    bool settled = q->newest == NULL || !helmrec_status_is_pending(q->newest->status);
-    if (strcmp(status->released.reason, "Pending") == 0 && settled) {
-        return due("the other helm has ended");
+    if (strcmp(status->released.reason, "Pending") == 0) {
+        return pending_answer(q);
     }
-    bool ours =
-        q->newest == NULL || q->newest->owner[0] == '\0' || strcmp(q->newest->owner, hr->uid) == 0;
+    /* A record that names nobody says nothing: the objects may name the other owner. */
+    bool ours = q->newest == NULL || strcmp(q->newest->owner, hr->uid) == 0;
     if (strcmp(status->released.reason, "OwnedByOther") == 0 && ours) {
         return due("the other owner has let go");
     }
@@ -199,13 +247,29 @@ struct release_answer release_is_due(const struct release_question *q)
     return not_due("waiting after a failure", backoff_ms);
 }
 
-enum release_action release_decide(const struct helmrec_meta *newest, const char *desired_digest,
-                                   const char *owner_uid)
+static enum release_action decide_at_work(const struct release_situation *s)
 {
+    const struct helmrec_meta *newest = s->newest;
+    if (is_own(newest, s->owner_uid)) {
+        if (newest->epoch > s->epoch) {
+            return RELEASE_PENDING;
+        }
+        return newest->status == HELMREC_UNINSTALLING ? RELEASE_FINISH_UNINSTALL : RELEASE_REPAIR;
+    }
+    /* What a person's uninstall has left is brought back by an upgrade; nothing more of it is
+     * deleted. */
+    bool abandoned =
+        abandoned_in_ms(newest, s->foreign_pending_ms, s->have_server_time, s->server_now) == 0;
+    return abandoned ? RELEASE_REPAIR : RELEASE_PENDING;
+}
+
+enum release_action release_decide(const struct release_situation *s)
+{
+    const struct helmrec_meta *newest = s->newest;
     if (newest == NULL) {
         return RELEASE_INSTALL;
     }
-    if (newest->owner[0] != '\0' && strcmp(newest->owner, owner_uid) != 0) {
+    if (newest->owner[0] != '\0' && strcmp(newest->owner, s->owner_uid) != 0) {
         return RELEASE_FOREIGN;
     }
     switch (newest->status) {
@@ -215,12 +279,12 @@ enum release_action release_decide(const struct helmrec_meta *newest, const char
     case HELMREC_PENDING_UPGRADE:
     case HELMREC_PENDING_ROLLBACK:
     case HELMREC_UNINSTALLING:
-        return RELEASE_PENDING;
+        return decide_at_work(s);
     case HELMREC_DEPLOYED:
         if (newest->digest[0] == '\0' || !release_digest_known(newest->digest)) {
             return RELEASE_READ;
         }
-        return strcmp(newest->digest, desired_digest) == 0 ? RELEASE_NOTHING : RELEASE_UPGRADE;
+        return strcmp(newest->digest, s->desired_digest) == 0 ? RELEASE_NOTHING : RELEASE_UPGRADE;
     case HELMREC_FAILED:
     case HELMREC_SUPERSEDED:
     case HELMREC_UNKNOWN:

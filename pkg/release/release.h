@@ -72,6 +72,7 @@ struct release_question {
     int64_t newest_age_ms;             /* since this version of it was seen here */
     bool have_server_time;
     struct srvtime server_now;
+    int64_t foreign_pending_ms; /* --foreign-pending-timeout; 0 = never */
 };
 struct release_answer {
     enum release_due due;
@@ -88,11 +89,24 @@ enum release_action {
     RELEASE_UPGRADE, /* there is one, and it is not what is desired */
     RELEASE_NOTHING, /* the newest record is deployed and carries the desired digest */
     RELEASE_READ,    /* the newest record carries no claim of ours: read its payload and compare */
-    RELEASE_PENDING, /* somebody's helm is at work, or died at it */
-    RELEASE_FOREIGN, /* it belongs to another HelmRelease */
+    RELEASE_REPAIR,  /* whoever made the newest record is dead or fenced: mark it failed, then
+                        upgrade */
+    RELEASE_FINISH_UNINSTALL, /* an uninstall of ours has begun: finish it, then install */
+    RELEASE_PENDING,          /* somebody's helm is at work, or died at it */
+    RELEASE_FOREIGN,          /* it belongs to another HelmRelease */
 };
-enum release_action release_decide(const struct helmrec_meta *newest, const char *desired_digest,
-                                   const char *owner_uid);
+struct release_situation {
+    const struct helmrec_meta *newest; /* NULL if there is no record */
+    const char *desired_digest;
+    const char *owner_uid;
+    int64_t epoch; /* of the lock: no helm of a lower one writes any more, nor one of this epoch
+                      that has ended */
+    bool have_server_time;
+    struct srvtime server_now;
+    int64_t foreign_pending_ms; /* a record that belay did not write and that says that helm is at
+                                   work is abandoned after so long without a change; 0 = never */
+};
+enum release_action release_decide(const struct release_situation *s);
 /* Does a payload without our annotation show what is desired? Either it carries our claim, or chart
  * name and version and the user-supplied values are equal (a release made by a person or by
  * helm-operator is adopted without an upgrade). */

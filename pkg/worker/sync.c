@@ -3,6 +3,8 @@
  *   finalizer -> records afresh -> values -> chart -> desired digest -> decide
  *     NOTHING                    status only
  *     INSTALL, UPGRADE           chart archive, progress, helm, annotate, result
+ *     REPAIR                     the newest record marked failed, then as UPGRADE
+ *     FINISH_UNINSTALL           helm uninstall, then as INSTALL
  *     PENDING, FOREIGN           reported, nothing touched
  * Every path ends in sync_finish, which unlocks, or in a lost lock, which nobody may touch any
  * more. */
@@ -465,12 +467,21 @@ static void finish_pending(struct sync *s)
     const char *word = helmrec_status_name(s->newest->status);
     /* A first install has nothing to go back to, and an uninstall can only be finished. */
     bool undo = s->newest->revision > 1 && s->newest->status != HELMREC_UNINSTALLING;
+    int64_t patience_ms = s->w->options.foreign_pending_ms;
+    char patience[32];
+    duration_format(patience_ms, patience);
+    _cleanup_(free_cstr)
+    char *promise =
+        patience_ms > 0
+            ? xasprintf("belay repairs it when it has stood unchanged for %s; ", patience)
+            : xstrdup("");
     err_set(&err, ERR_CONFLICT,
             "release '%s' in '%s' is %s (revision %lld): another helm is at work on it, or died "
-            "while it was; if none is, run: "
+            "while it was; %sif none is, run: "
             "helm %s %s -n %s",
             s->hr->spec.release_name, s->hr->spec.target_ns, word, (long long)s->newest->revision,
-            undo ? "rollback" : "uninstall", s->hr->spec.release_name, s->hr->spec.target_ns);
+            promise, undo ? "rollback" : "uninstall", s->hr->spec.release_name,
+            s->hr->spec.target_ns);
     struct outcome o = {.phase = "Failed", .reason = "Pending", .release_status = word};
     sync_fail_with(s, &o, &err);
 }
@@ -497,6 +508,20 @@ static void act(struct sync *s, enum release_action action)
         }
         return;
     }
+    case RELEASE_REPAIR:
+        if (sync_repair(s, &err)) {
+            sync_fail(s, "Failed", &err);
+            return;
+        }
+        action = RELEASE_UPGRADE;
+        break;
+    case RELEASE_FINISH_UNINSTALL:
+        if (sync_finish_uninstall(s, &err)) {
+            sync_fail(s, "Failed", &err);
+            return;
+        }
+        action = RELEASE_INSTALL;
+        break;
     case RELEASE_INSTALL:
     case RELEASE_UPGRADE:
         break;
@@ -542,7 +567,13 @@ void sync_run(struct sync *s)
         sync_fail(s, phase, &err);
         return;
     }
-    enum release_action action = release_decide(s->newest, s->in.digest, s->hr->uid);
+    struct release_situation situation = {.newest = s->newest,
+                                          .desired_digest = s->in.digest,
+                                          .owner_uid = s->hr->uid,
+                                          .epoch = held_epoch(s->held),
+                                          .foreign_pending_ms = s->w->options.foreign_pending_ms};
+    situation.have_server_time = kube_server_time(s->w->options.kube, &situation.server_now);
+    enum release_action action = release_decide(&situation);
     /* The finalizer stands before the first install, or a deletion in between would orphan the
      * release; and not before there is something to install, or it would hold up the deletion of an
      * object that never had a release. */

@@ -88,6 +88,54 @@ static bool name_release(struct hr *hr)
     return legal;
 }
 
+static enum err_kind run_uninstall(struct sync *s, struct helm_result *ret, struct err *err)
+{
+    log_info("sync", "running uninstall", LOG_S("release", s->hr->spec.release_name));
+    struct helmargs_options args = {
+        .verb = HELM_UNINSTALL, .spec = &s->hr->spec, .no_hooks = target_terminating(s)};
+    struct mono began = clock_mono(s->w->options.clock);
+    enum err_kind kind = sync_helm(s, &args, ret, err);
+    metrics_action(s->w->options.metrics, "uninstall", kind == ERR_NONE, s->hr->spec.target_ns,
+                   s->hr->spec.release_name,
+                   (double)mono_diff_ms(clock_mono(s->w->options.clock), began) / 1000.0);
+    return kind;
+}
+
+/* helm's own word does not count, see verify_gone. */
+enum err_kind sync_finish_uninstall(struct sync *s, struct err *err)
+{
+    if (sync_wait_guard(s, err)) {
+        return err->kind;
+    }
+    struct helm_result result = {0};
+    struct err helm_err = ERR_INIT;
+    enum err_kind kind = run_uninstall(s, &result, &helm_err);
+    _cleanup_(free_cstr)
+    char *words = xstrdup(result.message != NULL && result.message[0] != '\0' ? result.message
+                                                                              : helm_err.msg);
+    helm_result_release(&result);
+    if (s->unanswered) {
+        return err_set(err, ERR_UNKNOWN_OUTCOME, "a write of the uninstall has no answer");
+    }
+    if (kind != ERR_NONE && held_was_interrupted(s->held)) {
+        return err_set(err, ERR_CANCELLED, "%s", words);
+    }
+    struct helmrec_meta *left = NULL;
+    int64_t epoch = 0;
+    if (records_newest(s->w, s->hr, deadline_in(s, WORKER_READ_MS), held_cancel(s->held), &left,
+                       &s->older, &epoch, err)) {
+        return err->kind;
+    }
+    helmrec_meta_free(s->newest);
+    s->newest = left;
+    if (left == NULL || left->status == HELMREC_UNINSTALLED) {
+        return ERR_NONE;
+    }
+    return err_set(err, ERR_HELM_FAILED, "an uninstall that was begun could not be finished: %s",
+                   words[0] != '\0' ? words
+                                    : "helm reported success, and its records are still there");
+}
+
 void sync_uninstall(struct sync *s)
 {
     struct err err = ERR_INIT;
@@ -114,15 +162,8 @@ void sync_uninstall(struct sync *s)
         let_go(s, "the release belongs to somebody else");
         return;
     }
-    log_info("sync", "running uninstall", LOG_S("release", s->hr->spec.release_name));
-    struct helmargs_options args = {
-        .verb = HELM_UNINSTALL, .spec = &s->hr->spec, .no_hooks = target_terminating(s)};
     struct helm_result result = {0};
-    struct mono began = clock_mono(s->w->options.clock);
-    enum err_kind kind = sync_helm(s, &args, &result, &err);
-    metrics_action(s->w->options.metrics, "uninstall", kind == ERR_NONE, s->hr->spec.target_ns,
-                   s->hr->spec.release_name,
-                   (double)mono_diff_ms(clock_mono(s->w->options.clock), began) / 1000.0);
+    enum err_kind kind = run_uninstall(s, &result, &err);
     bool stopped = kind != ERR_NONE && held_was_interrupted(s->held);
     if (stopped && !held_is_lost(s->held)) {
         sync_interrupted(s);

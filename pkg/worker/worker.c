@@ -464,9 +464,12 @@ static int64_t left_to_run_out_ms(struct worker *w, const char *key, const struc
     return left ? mono_diff_ms(u->runs_out, now) + 1 : 0;
 }
 
-static void run_sync(struct pass *p, struct held *held)
+static void run_sync(struct pass *p, struct held *held, bool from_own_pod)
 {
-    struct sync s = {.w = p->w, .held = held, .started = clock_mono(p->w->options.clock)};
+    struct sync s = {.w = p->w,
+                     .held = held,
+                     .started = clock_mono(p->w->options.clock),
+                     .from_own_pod = from_own_pod};
     _cleanup_json_ json_t *object = held_object(held);
     struct err err = ERR_INIT;
     log_ctx_put(LOG_I("generation", held_generation(held)));
@@ -527,7 +530,10 @@ static void take_and_sync(struct pass *p, bool expired, const char *why)
     if (kind == ERR_NONE) {
         log_info("lock", expired ? "took over an expired lock" : "took the lock", LOG_S("why", why),
                  LOG_I("epoch", held_epoch(held)), LOG_I("generation", held_generation(held)));
-        run_sync(p, held);
+        bool from_own_pod =
+            expired && p->hr->status.lease.present &&
+            lease_same_pod(p->hr->status.lease.holder, locks_identity(w->options.locks));
+        run_sync(p, held, from_own_pod);
         queue_forget(w->options.queue, p->key);
         return;
     }
@@ -572,7 +578,10 @@ static void run_pass(struct pass *p)
     }
     int64_t age_ms = 0;
     p->newest = records_newest_cached(w, p->hr, &p->epoch_noted, &age_ms);
-    struct release_question q = {.hr = p->hr, .newest = p->newest, .newest_age_ms = age_ms};
+    struct release_question q = {.hr = p->hr,
+                                 .newest = p->newest,
+                                 .newest_age_ms = age_ms,
+                                 .foreign_pending_ms = w->options.foreign_pending_ms};
     q.have_server_time = kube_server_time(w->options.kube, &q.server_now);
     struct release_answer answer = release_is_due(&q);
     const char *why = answer.why;

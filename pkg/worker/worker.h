@@ -45,8 +45,9 @@ struct worker_options {
      * thread. */
     bool (*predecessor_dead)(void *ctx);
     void *predecessor_ctx;
-    int64_t interval_ms;  /* --charts-sync-interval, jittered by 5 % */
-    const char *work_dir; /* private; helm's kubeconfig is written there */
+    int64_t interval_ms;        /* --charts-sync-interval, jittered by 5 % */
+    int64_t foreign_pending_ms; /* --foreign-pending-timeout; 0 = never */
+    const char *work_dir;       /* private; helm's kubeconfig is written there */
 };
 
 struct worker;

@@ -131,13 +131,23 @@ struct sync {
     struct record_list older;    /* the rest of it */
     struct inputs in;
     struct mono started;
-    bool unlocked;            /* the result was written: the lock is free for certain */
+    bool from_own_pod; /* taken over from an earlier life of this pod: its lease may not be out */
+    bool unlocked;     /* the result was written: the lock is free for certain */
     struct gate_report wrote; /* by the last helm; all zero without the gate */
     bool unanswered;          /* a write of helm may still be carried out: the lease must run out */
 };
 /* The sync of a locked object up to and including the unlocking. */
 void sync_run(struct sync *s);
 void sync_uninstall(struct sync *s);
+/* An uninstall of ours that was begun, to its end. s->newest and s->older are fresh afterwards. */
+enum err_kind sync_finish_uninstall(struct sync *s, struct err *err) MUST_CHECK;
+/* repair.c: whoever made the newest record is dead or fenced. Wait for what of it is still under
+ * way in the cluster, and mark the record failed, so that helm upgrades over it; s->newest is the
+ * record as it is then. CONFLICT: somebody else changed it meanwhile. */
+enum err_kind sync_repair(struct sync *s, struct err *err) MUST_CHECK;
+/* After a restart within one pod the lease was not waited for: the last request of the process that
+ * died may still arrive, but not after this. */
+enum err_kind sync_wait_guard(struct sync *s, struct err *err) MUST_CHECK;
 /* Report, unlock, count. Takes ownership of o->message. */
 void sync_finish(struct sync *s, struct outcome *o);
 /* A failure with back-off (or Stalled if err's kind is not retryable). phase and reason are the

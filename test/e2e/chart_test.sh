@@ -111,6 +111,7 @@ for text in '"belay:1"' 'imagePullPolicy: Always' 'name: "pull-me"' '--workers=9
 done
 set_is_in '--lease-timeout=1m30s' leaseTimeout=1m30s
 set_is_in '--shutdown-grace=59s999ms' shutdownGrace=59s999ms
+set_is_in '--foreign-pending-timeout=2h' foreignPendingTimeout=2h
 # A values file has all its numbers as floats, which print as 1e+06.
 echo 'terminationGracePeriodSeconds: 1000000' >"$tmp/number.yaml"
 says "a large number stays one" 'terminationGracePeriodSeconds: 1000000' render helm4 -f "$tmp/number.yaml"

@@ -46,8 +46,28 @@ static const struct row rows[] = {
      HELMREC_PENDING_UPGRADE, "", "", RELEASE_NOT_DUE, "at work"},
     {"another helm was at work, and has ended", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 60, "1:b",
      HELMREC_DEPLOYED, "", "", RELEASE_DUE, "has ended"},
-    {"another helm is still at work", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 60, "1:b",
-     HELMREC_PENDING_UPGRADE, "", "", RELEASE_COMPARE, ""},
+    {"another helm is still at work", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 0, "1:b",
+     HELMREC_PENDING_UPGRADE, "", "", RELEASE_NOT_DUE, "still at work"},
+    {"another helm is still at work, the back-off is over", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1,
+     -1, "1:b", HELMREC_PENDING_UPGRADE, "", "", RELEASE_NOT_DUE, "still at work"},
+    {"another helm still uninstalls", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, -1, "1:b",
+     HELMREC_UNINSTALLING, "", "", RELEASE_NOT_DUE, "still at work"},
+    {"reported as pending, and it is ours", 5, HR_FALSE, 0, "Pending", 0, 1, 0, 1, 60, "1:b",
+     HELMREC_PENDING_UPGRADE, DIGEST, "me", RELEASE_DUE, "died"},
+    {"released, and a helm of ours died at it", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "",
+     HELMREC_PENDING_UPGRADE, DIGEST, "me", RELEASE_DUE, "died"},
+    {"released, and an uninstall of ours died", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "",
+     HELMREC_UNINSTALLING, DIGEST, "me", RELEASE_DUE, "died"},
+    {"released, and a person uninstalls it", 5, HR_TRUE, 0, "", 0, 1, 0, 0, 0, "",
+     HELMREC_UNINSTALLING, "", "", RELEASE_NOT_DUE, "at work"},
+    {"a holder died at it", 5, HR_UNKNOWN, 0, "", 0, 1, 0, 3, 60, "1:b", HELMREC_PENDING_UPGRADE,
+     DIGEST, "me", RELEASE_DUE, "no result"},
+    {"a helm that was killed, in back-off", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, 60, "1:b",
+     HELMREC_PENDING_UPGRADE, DIGEST, "me", RELEASE_COMPARE, ""},
+    {"a helm that was killed, back-off over", 5, HR_FALSE, 0, "DeployFailed", 0, 1, 0, 1, -1, "1:b",
+     HELMREC_PENDING_UPGRADE, DIGEST, "me", RELEASE_DUE, "over"},
+    {"another's by its objects alone", 5, HR_FALSE, 0, "OwnedByOther", 0, 1, 0, 1, 60, "1:b",
+     HELMREC_DEPLOYED, "", "", RELEASE_COMPARE, ""},
     {"another's, who has let go", 5, HR_FALSE, 0, "OwnedByOther", 0, 1, 0, 1, 60, "1:b", 0, "", "",
      RELEASE_DUE, "let go"},
     {"another's still", 5, HR_FALSE, 0, "OwnedByOther", 0, 1, 0, 1, 60, "1:b", HELMREC_DEPLOYED,
@@ -107,7 +127,11 @@ static struct release_answer ask(const struct row *r)
         .failures = r->failures,
         .not_before_ns = r->not_before_s != 0 ? NOW_NS + r->not_before_s * NS_PER_SEC : INT64_MIN};
     static struct helmrec_meta meta;
-    meta = (struct helmrec_meta){.status = r->newest, .digest = digest, .owner = owner};
+    meta = (struct helmrec_meta){.status = r->newest,
+                                 .digest = digest,
+                                 .owner = owner,
+                                 .epoch = owner[0] != '\0' ? 4 : 0,
+                                 .changed_ns = NOW_NS};
     return release_is_due(
         &(struct release_question){.hr = &hr,
                                    .newest = r->newest != HELMREC_UNKNOWN ? &meta : NULL,
@@ -135,8 +159,9 @@ static void a_sync_is_due_exactly_when_the_table_says(void **state)
 static void a_pending_record_that_stands_for_long_is_reported(void **state)
 {
     (void)state;
-    struct helmrec_meta meta = {.status = HELMREC_PENDING_INSTALL};
-    struct hr hr = {.generation = 5};
+    char nobody[] = "", uid[] = "me";
+    struct helmrec_meta meta = {.status = HELMREC_PENDING_INSTALL, .owner = nobody};
+    struct hr hr = {.generation = 5, .uid = uid};
     hr.status.observed_generation = 5;
     hr.status.released.status = HR_TRUE;
     struct release_question q = {
@@ -171,37 +196,128 @@ static void a_loop_of_revisions_meets_a_ceiling(void **state)
     assert_true(release_count_upgrade(&hr, now, &upgrades, &window_ns));
 }
 
-static void under_the_lock_the_newest_record_decides(void **state)
+static void a_foreign_pending_record_is_looked_at_again_when_it_counts_as_abandoned(void **state)
 {
     (void)state;
     static const struct {
-        enum helmrec_status status;
-        const char *digest, *owner;
-        enum release_action action;
+        const char *name;
+        int64_t age_ms, patience_ms; /* since its last change, by the API server */
+        bool have_time;
+        enum release_due due;
+        int64_t wait_ms;
     } table[] = {
-        {HELMREC_DEPLOYED, DIGEST, "me", RELEASE_NOTHING},
-        {HELMREC_DEPLOYED, "1:old", "me", RELEASE_UPGRADE},
-        {HELMREC_DEPLOYED, "", "", RELEASE_READ},
-        {HELMREC_DEPLOYED, "9:new", "me", RELEASE_READ},
-        {HELMREC_DEPLOYED, DIGEST, "other", RELEASE_FOREIGN},
-        {HELMREC_PENDING_UPGRADE, "", "other", RELEASE_FOREIGN},
-        {HELMREC_FAILED, DIGEST, "me", RELEASE_UPGRADE},
-        {HELMREC_UNINSTALLED, DIGEST, "me", RELEASE_INSTALL},
-        {HELMREC_PENDING_INSTALL, "", "", RELEASE_PENDING},
-        {HELMREC_PENDING_ROLLBACK, "", "", RELEASE_PENDING},
-        {HELMREC_UNINSTALLING, "", "", RELEASE_PENDING},
-        {HELMREC_SUPERSEDED, "", "", RELEASE_UPGRADE},
+        {"young", 1000, 60000, true, RELEASE_NOT_DUE, 59001},
+        {"a moment before", 59999, 60000, true, RELEASE_NOT_DUE, 2},
+        {"old enough", 60000, 60000, true, RELEASE_DUE, 0},
+        {"never", INT64_C(1000000000), 0, true, RELEASE_NOT_DUE, 0},
+        {"no server time yet", 60000, 60000, false, RELEASE_NOT_DUE, 1000},
     };
-    assert_int_equal(release_decide(NULL, DIGEST, "me"), RELEASE_INSTALL);
+    char nobody[] = "", uid[] = "me";
+    struct hr hr = {.generation = 5, .uid = uid};
+    hr.status.observed_generation = 5;
+    hr.status.released.status = HR_FALSE;
+    (void)snprintf(hr.status.released.reason, sizeof(hr.status.released.reason), "Pending");
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        char digest[16], owner[16];
-        (void)snprintf(digest, sizeof(digest), "%s", table[i].digest);
-        (void)snprintf(owner, sizeof(owner), "%s", table[i].owner);
-        struct helmrec_meta meta = {.status = table[i].status, .digest = digest, .owner = owner};
-        if (release_decide(&meta, DIGEST, "me") != table[i].action) {
-            fail_msg("row %zu: action %d", i, (int)release_decide(&meta, DIGEST, "me"));
+        struct helmrec_meta meta = {.status = HELMREC_PENDING_INSTALL,
+                                    .owner = nobody,
+                                    .changed_ns = ns_add_ms(NOW_NS, -table[i].age_ms)};
+        struct release_answer a =
+            release_is_due(&(struct release_question){.hr = &hr,
+                                                      .newest = &meta,
+                                                      .have_server_time = table[i].have_time,
+                                                      .server_now = {NOW_NS, NOW_NS + 1},
+                                                      .foreign_pending_ms = table[i].patience_ms});
+        if (a.due != table[i].due || a.wait_ms != table[i].wait_ms) {
+            fail_msg("%s: due %d, wait %lld ms", table[i].name, (int)a.due, (long long)a.wait_ms);
         }
     }
+}
+
+/* The lock's epoch is 7; records changed 100 s ago. */
+static const struct {
+    const char *name;
+    enum helmrec_status status;
+    const char *digest, *owner;
+    int64_t epoch, patience_s;
+    enum release_action action;
+} decisions[] = {
+    {"in sync", HELMREC_DEPLOYED, DIGEST, "me", 3, 60, RELEASE_NOTHING},
+    {"another digest", HELMREC_DEPLOYED, "1:old", "me", 3, 60, RELEASE_UPGRADE},
+    {"a person's", HELMREC_DEPLOYED, "", "", 0, 60, RELEASE_READ},
+    {"a newer belay's", HELMREC_DEPLOYED, "9:new", "me", 3, 60, RELEASE_READ},
+    {"another's", HELMREC_DEPLOYED, DIGEST, "other", 3, 60, RELEASE_FOREIGN},
+    {"another's, pending", HELMREC_PENDING_UPGRADE, "", "other", 3, 60, RELEASE_FOREIGN},
+    {"another's, uninstalling", HELMREC_UNINSTALLING, "", "other", 3, 60, RELEASE_FOREIGN},
+    {"failed", HELMREC_FAILED, DIGEST, "me", 3, 60, RELEASE_UPGRADE},
+    {"uninstalled", HELMREC_UNINSTALLED, DIGEST, "me", 3, 60, RELEASE_INSTALL},
+    {"superseded", HELMREC_SUPERSEDED, "", "", 0, 60, RELEASE_UPGRADE},
+    {"a word nobody knows", HELMREC_UNKNOWN, "", "", 0, 60, RELEASE_UPGRADE},
+
+    {"ours, a dead install", HELMREC_PENDING_INSTALL, DIGEST, "me", 3, 60, RELEASE_REPAIR},
+    {"ours, a dead upgrade", HELMREC_PENDING_UPGRADE, DIGEST, "me", 6, 0, RELEASE_REPAIR},
+    {"ours, a dead rollback", HELMREC_PENDING_ROLLBACK, "", "me", 3, 60, RELEASE_REPAIR},
+    {"ours, of this epoch", HELMREC_PENDING_UPGRADE, DIGEST, "me", 7, 60, RELEASE_REPAIR},
+    {"ours, of a later epoch", HELMREC_PENDING_UPGRADE, DIGEST, "me", 8, 60, RELEASE_PENDING},
+    {"our name without an epoch", HELMREC_PENDING_UPGRADE, DIGEST, "me", 0, 0, RELEASE_PENDING},
+    {"our uninstall", HELMREC_UNINSTALLING, "", "me", 3, 60, RELEASE_FINISH_UNINSTALL},
+    {"our uninstall, later epoch", HELMREC_UNINSTALLING, "", "me", 8, 60, RELEASE_PENDING},
+
+    {"foreign install", HELMREC_PENDING_INSTALL, "", "", 0, 101, RELEASE_PENDING},
+    {"foreign install, abandoned", HELMREC_PENDING_INSTALL, "", "", 0, 100, RELEASE_REPAIR},
+    {"foreign upgrade", HELMREC_PENDING_UPGRADE, "", "", 0, 101, RELEASE_PENDING},
+    {"foreign upgrade, abandoned", HELMREC_PENDING_UPGRADE, "", "", 0, 100, RELEASE_REPAIR},
+    {"foreign rollback", HELMREC_PENDING_ROLLBACK, "", "", 0, 101, RELEASE_PENDING},
+    {"foreign rollback, abandoned", HELMREC_PENDING_ROLLBACK, "", "", 0, 1, RELEASE_REPAIR},
+    {"foreign upgrade, never", HELMREC_PENDING_UPGRADE, "", "", 0, 0, RELEASE_PENDING},
+    {"foreign uninstall", HELMREC_UNINSTALLING, "", "", 0, 101, RELEASE_PENDING},
+    {"foreign uninstall, abandoned", HELMREC_UNINSTALLING, "", "", 0, 100, RELEASE_REPAIR},
+};
+
+static void under_the_lock_the_newest_record_decides(void **state)
+{
+    (void)state;
+    struct release_situation s = {.desired_digest = DIGEST,
+                                  .owner_uid = "me",
+                                  .epoch = 7,
+                                  .have_server_time = true,
+                                  .server_now = {NOW_NS, NOW_NS + NS_PER_SEC}};
+    assert_int_equal(release_decide(&s), RELEASE_INSTALL);
+    for (size_t i = 0; i < sizeof(decisions) / sizeof(decisions[0]); i++) {
+        char digest[16], owner[16];
+        (void)snprintf(digest, sizeof(digest), "%s", decisions[i].digest);
+        (void)snprintf(owner, sizeof(owner), "%s", decisions[i].owner);
+        struct helmrec_meta meta = {.status = decisions[i].status,
+                                    .digest = digest,
+                                    .owner = owner,
+                                    .epoch = decisions[i].epoch,
+                                    .changed_ns = NOW_NS - 100 * NS_PER_SEC};
+        s.newest = &meta;
+        s.foreign_pending_ms = decisions[i].patience_s * 1000;
+        if (release_decide(&s) != decisions[i].action) {
+            fail_msg("%s: action %d", decisions[i].name, (int)release_decide(&s));
+        }
+    }
+}
+
+static void nothing_foreign_is_abandoned_while_its_age_is_not_known(void **state)
+{
+    (void)state;
+    char nobody[] = "";
+    struct helmrec_meta meta = {.status = HELMREC_PENDING_UPGRADE,
+                                .digest = nobody,
+                                .owner = nobody,
+                                .changed_ns = NOW_NS - 100 * NS_PER_SEC};
+    struct release_situation s = {.newest = &meta,
+                                  .desired_digest = DIGEST,
+                                  .owner_uid = "me",
+                                  .epoch = 7,
+                                  .server_now = {NOW_NS, NOW_NS},
+                                  .foreign_pending_ms = 60000};
+    assert_int_equal(release_decide(&s), RELEASE_PENDING);
+    s.have_server_time = true;
+    assert_int_equal(release_decide(&s), RELEASE_REPAIR);
+    meta.changed_ns = INT64_MIN;
+    assert_int_equal(release_decide(&s), RELEASE_PENDING);
 }
 
 static void the_digest_depends_on_what_shapes_the_release_alone(void **state)
@@ -291,7 +407,9 @@ int main(void)
         cmocka_unit_test(a_sync_is_due_exactly_when_the_table_says),
         cmocka_unit_test(a_pending_record_that_stands_for_long_is_reported),
         cmocka_unit_test(a_loop_of_revisions_meets_a_ceiling),
+        cmocka_unit_test(a_foreign_pending_record_is_looked_at_again_when_it_counts_as_abandoned),
         cmocka_unit_test(under_the_lock_the_newest_record_decides),
+        cmocka_unit_test(nothing_foreign_is_abandoned_while_its_age_is_not_known),
         cmocka_unit_test(the_digest_depends_on_what_shapes_the_release_alone),
         cmocka_unit_test(a_claim_is_read_back_and_nothing_else_is_one),
         cmocka_unit_test(a_release_made_by_hand_is_adopted_if_it_is_what_is_desired),
