@@ -52,6 +52,7 @@ struct helmrec_meta {
     int64_t epoch;
     bool repaired;      /* marked failed by belay, and */
     bool orphans_gone;  /* what it alone had made is deleted */
+    int64_t created_ns; /* creationTimestamp; INT64_MIN if none */
     int64_t changed_ns; /* newest server-stamped time: managedFields or creationTimestamp; INT64_MIN
                            if none */
 };

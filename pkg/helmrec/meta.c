@@ -112,14 +112,17 @@ static const char *identify(const json_t *object, struct identity *ret)
     return NULL;
 }
 
-static int64_t changed_ns(const json_t *object)
+static int64_t created_ns(const json_t *object)
 {
-    int64_t newest = INT64_MIN;
     int64_t ns = 0;
     const char *created = jsonx_str(object, "metadata.creationTimestamp", NULL);
-    if (created != NULL && rfc3339_parse(created, &ns)) {
-        newest = ns;
-    }
+    return created != NULL && rfc3339_parse(created, &ns) ? ns : INT64_MIN;
+}
+
+static int64_t changed_ns(const json_t *object)
+{
+    int64_t newest = created_ns(object);
+    int64_t ns = 0;
     size_t i;
     json_t *entry;
     json_array_foreach(jsonx_at(object, "metadata.managedFields"), i, entry)
@@ -174,6 +177,7 @@ enum err_kind helmrec_meta_parse(const json_t *object, struct helmrec_meta **ret
     m->revision = id.revision;
     m->status = helmrec_status_of(metadata_entry(object, "labels", "status"));
     claim_parse(object, m);
+    m->created_ns = created_ns(object);
     m->changed_ns = changed_ns(object);
     *ret = m;
     return ERR_NONE;

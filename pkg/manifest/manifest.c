@@ -1,8 +1,8 @@
 #include "manifest/manifest.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/mem.h"
 #include "base/must.h"
@@ -25,22 +25,10 @@ void manifest_release(struct manifest *m)
     *m = (struct manifest)MANIFEST_INIT;
 }
 
-/* "apps" of "apps/v1", "" of "v1". */
-static size_t group_len(const char *api_version)
+static bool same_ns(const char *a, const char *b, const char *default_ns)
 {
-    const char *slash = strchr(api_version, '/');
-    return slash != NULL ? (size_t)(slash - api_version) : 0;
-}
-
-static bool same_group(const char *a, const char *b)
-{
-    size_t len = group_len(a);
-    return len == group_len(b) && memcmp(a, b, len) == 0;
-}
-
-static const char *ns_of(const struct manifest_object *o, const char *default_ns)
-{
-    return o->ns[0] != '\0' ? o->ns : default_ns;
+    return default_ns == NULL ||
+           strcmp(a[0] != '\0' ? a : default_ns, b[0] != '\0' ? b : default_ns) == 0;
 }
 
 bool manifest_has(const struct manifest *m, const struct manifest_object *object,
@@ -49,8 +37,7 @@ bool manifest_has(const struct manifest *m, const struct manifest_object *object
     for (size_t i = 0; i < m->count; i++) {
         const struct manifest_object *o = &m->objects[i];
         if (strcmp(o->name, object->name) == 0 && strcmp(o->kind, object->kind) == 0 &&
-            same_group(o->api_version, object->api_version) &&
-            strcmp(ns_of(o, default_ns), ns_of(object, default_ns)) == 0) {
+            same_ns(o->ns, object->ns, default_ns)) {
             return true;
         }
     }
@@ -59,12 +46,17 @@ bool manifest_has(const struct manifest *m, const struct manifest_object *object
 
 /* ---- reading ---- */
 
-/* The annotation's name has dots in it, so no path. */
-static bool is_kept(const json_t *object)
+bool manifest_is_kept(const json_t *object)
 {
-    const json_t *policy =
-        json_object_get(jsonx_at(object, "metadata.annotations"), "helm.sh/resource-policy");
-    return json_is_string(policy) && text_eq(json_string_value(policy), "keep");
+    /* The annotation's name has dots in it, so no path. */
+    const char *policy = json_string_value(
+        json_object_get(jsonx_at(object, "metadata.annotations"), "helm.sh/resource-policy"));
+    if (policy == NULL) {
+        return false;
+    }
+    static const char space[] = " \t\r\n";
+    policy += strspn(policy, space);
+    return strncasecmp(policy, "keep", 4) == 0 && policy[4 + strspn(policy + 4, space)] == '\0';
 }
 
 static enum err_kind add_one(const json_t *object, struct manifest *m, struct err *err)
@@ -86,7 +78,7 @@ static enum err_kind add_one(const json_t *object, struct manifest *m, struct er
                                  .kind = xstrdup(kind),
                                  .ns = xstrdup(jsonx_str(object, "metadata.namespace", "")),
                                  .name = xstrdup(name),
-                                 .keep = is_kept(object)};
+                                 .keep = manifest_is_kept(object)};
     return ERR_NONE;
 }
 

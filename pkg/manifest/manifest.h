@@ -3,6 +3,7 @@
 #ifndef BELAY_MANIFEST_MANIFEST_H
 #define BELAY_MANIFEST_MANIFEST_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -30,9 +31,12 @@ struct manifest {
  * MANIFEST_OBJECTS_MAX objects, or yamlx's limits for one document. Empty documents are skipped. */
 enum err_kind manifest_parse(const char *text, struct manifest *ret, struct err *err) MUST_CHECK;
 void manifest_release(struct manifest *m);
-/* Does m name this object, in whatever version of its API group? An absent namespace is
- * default_ns. */
+/* Does m name this object? An absent namespace is default_ns; default_ns NULL: namespaces do not
+ * count (the kind has none, whatever a manifest says). Neither does the API group: one object may
+ * be served by several (Ingress was), and what is taken for another one may be deleted. */
 bool manifest_has(const struct manifest *m, const struct manifest_object *object,
                   const char *default_ns);
+/* Does this object ask to be left alone: helm.sh/resource-policy: keep? As helm reads it. */
+bool manifest_is_kept(const json_t *object);
 
 #endif

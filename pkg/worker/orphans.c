@@ -1,7 +1,9 @@
 /* What only a broken revision made. helm compares a new revision with the last deployed one; an
  * object that a revision in between has made, and that died before it was deployed, is in neither,
  * and stays for ever. So after an upgrade over revisions that belay has marked failed, their
- * objects that the new one does not have are deleted.
+ * objects that the new one does not have are deleted: those that bear helm's mark of this release,
+ * do not ask to be kept, and did not exist before the broken revision did. Each is deleted as it
+ * was looked at (uid and resourceVersion), under a lock that was certainly ours a second ago.
  *
  * A crash in between loses nothing: Released stays Unknown then, the next holder syncs, finds the
  * record without its mark orphans-gone, and goes on here. */
@@ -19,11 +21,14 @@
 
 #define RELEASE_NAME_ANNOTATION "meta.helm.sh/release-name"
 #define RELEASE_NS_ANNOTATION   "meta.helm.sh/release-namespace"
+/* Two API servers' clocks may differ by so much, and each stamps what it creates. */
+#define CLOCKS_DIFFER_MS INT64_C(2000)
 
 struct cleaner {
     struct sync *s;
     struct manifest stays;   /* of the newest record */
     struct strmap resources; /* apiVersion -> json_t *: its APIResourceList */
+    struct mono confirmed;   /* when the lock was last asked for and was ours; zero: not yet */
     int64_t deleted, failed;
     struct err why; /* of the last failure */
 };
@@ -63,7 +68,8 @@ static char *root_of(const char *api_version)
 
 /* The path of an object in the API; NULL with *err if its kind is not served (NOT_FOUND: then there
  * is no such object either). */
-static char *path_of(struct cleaner *c, const struct manifest_object *o, struct err *err)
+static char *path_of(struct cleaner *c, const struct manifest_object *o, bool *ret_namespaced,
+                     struct err *err)
 {
     _cleanup_(free_cstr)
     char *root = root_of(o->api_version);
@@ -84,7 +90,8 @@ static char *path_of(struct cleaner *c, const struct manifest_object *o, struct 
         }
         struct buf path = BUF_INIT(4096);
         buf_add_str(&path, root);
-        if (jsonx_bool(resource, "namespaced", false)) {
+        *ret_namespaced = jsonx_bool(resource, "namespaced", false);
+        if (*ret_namespaced) {
             buf_add_str(&path, "/namespaces/");
             buf_add_uri(&path, o->ns[0] != '\0' ? o->ns : c->s->hr->spec.target_ns);
         }
@@ -120,17 +127,59 @@ static enum err_kind delete_live(struct cleaner *c, const char *path, const json
     return ask(c, "DELETE", path, NULL, options, NULL, err);
 }
 
-static enum err_kind delete_object(struct cleaner *c, const struct manifest_object *o,
-                                   struct err *err)
+/* Did it exist before the revision that is said to have made it? */
+static bool is_older(const json_t *live, const struct helmrec_meta *record)
 {
+    int64_t created_ns = 0;
+    return record->created_ns == INT64_MIN ||
+           !rfc3339_parse(jsonx_str(live, "metadata.creationTimestamp", ""), &created_ns) ||
+           created_ns < ns_add_ms(record->created_ns, -CLOCKS_DIFFER_MS);
+}
+
+/* With these go objects of others; a person has to see to them. */
+static bool takes_others_along(const struct manifest_object *o)
+{
+    return strcmp(o->kind, "Namespace") == 0 || strcmp(o->kind, "CustomResourceDefinition") == 0;
+}
+
+/* Another holder may have upgraded meanwhile, and made the object its own without changing it. */
+static enum err_kind confirm_lock(struct cleaner *c, struct err *err)
+{
+    struct mono now = clock_mono(c->s->w->options.clock);
+    bool fresh =
+        c->confirmed.ns != 0 && mono_before(now, mono_add_ms(c->confirmed, FENCE_FRESH_MS));
+    return fresh ? ERR_NONE : held_confirm(c->s->held, &c->confirmed, err);
+}
+
+/* o of record, which the newest revision may have all the same. */
+static enum err_kind delete_object(struct cleaner *c, const struct helmrec_meta *record,
+                                   const struct manifest_object *o, struct err *err)
+{
+    const char *target_ns = c->s->hr->spec.target_ns;
+    if (manifest_has(&c->stays, o, target_ns)) {
+        return ERR_NONE;
+    }
+    bool namespaced = true;
     _cleanup_(free_cstr)
-    char *path = path_of(c, o, err);
+    char *path = path_of(c, o, &namespaced, err);
+    if (path != NULL && !namespaced && manifest_has(&c->stays, o, NULL)) {
+        return ERR_NONE;
+    }
     _cleanup_json_ json_t *live = NULL;
     if (path == NULL || ask(c, "GET", path, KUBE_ACCEPT_METADATA, NULL, &live, err)) {
         return err->kind == ERR_NOT_FOUND ? ERR_NONE : err->kind;
     }
-    if (!is_of_release(c, live) || jsonx_str(live, "metadata.deletionTimestamp", NULL) != NULL) {
+    if (!is_of_release(c, live) || manifest_is_kept(live) || is_older(live, record) ||
+        jsonx_str(live, "metadata.deletionTimestamp", NULL) != NULL) {
         return ERR_NONE;
+    }
+    if (takes_others_along(o)) {
+        log_warn("sync", "an object that only a broken revision had made is left to a person",
+                 LOG_S("path", path));
+        return ERR_NONE;
+    }
+    if (confirm_lock(c, err)) {
+        return err->kind;
     }
     if (delete_live(c, path, live, err)) {
         return err->kind == ERR_NOT_FOUND ? ERR_NONE : err->kind;
@@ -199,11 +248,8 @@ static void clean_record(struct cleaner *c, const struct helmrec_meta *record)
     }
     for (size_t i = 0; i < broken.count && !held_is_lost(c->s->held); i++) {
         const struct manifest_object *o = &broken.objects[i];
-        if (o->keep || manifest_has(&c->stays, o, c->s->hr->spec.target_ns)) {
-            continue;
-        }
         err = (struct err)ERR_INIT;
-        if (delete_object(c, o, &err)) {
+        if (!o->keep && delete_object(c, record, o, &err)) {
             note_failure(c, &err);
         }
     }
@@ -211,18 +257,6 @@ static void clean_record(struct cleaner *c, const struct helmrec_meta *record)
     if (c->failed == failed_before && !held_is_lost(c->s->held) && mark_clean(c, record, &err)) {
         note_failure(c, &err);
     }
-}
-
-static const struct helmrec_meta *record_before(const struct sync *s, int64_t revision)
-{
-    const struct helmrec_meta *found = NULL;
-    for (size_t i = 0; i < s->older.count; i++) {
-        const struct helmrec_meta *m = s->older.items[i];
-        if (m->revision < revision && (found == NULL || m->revision > found->revision)) {
-            found = m;
-        }
-    }
-    return found;
 }
 
 static bool needs_cleaning(const struct helmrec_meta *m)
@@ -255,12 +289,10 @@ static void tell(const struct cleaner *c)
 void sync_clean_orphans(struct sync *s)
 {
     bool needed = false;
-    const struct helmrec_meta *m = s->newest;
-    bool deployed = m != NULL && m->status == HELMREC_DEPLOYED;
-    while (deployed && (m = record_before(s, m->revision)) != NULL && m->status == HELMREC_FAILED) {
-        needed = needed || needs_cleaning(m);
+    for (size_t i = 0; i < s->older.count; i++) {
+        needed = needed || needs_cleaning(s->older.items[i]);
     }
-    if (!needed) {
+    if (!needed || s->newest == NULL || s->newest->status != HELMREC_DEPLOYED) {
         return;
     }
     struct cleaner c = {.s = s, .resources = {.free_value = decref}};
@@ -268,10 +300,9 @@ void sync_clean_orphans(struct sync *s)
     if (read_manifest(&c, s->newest, &c.stays, &err)) {
         note_failure(&c, &err);
     } else {
-        m = s->newest;
-        while ((m = record_before(s, m->revision)) != NULL && m->status == HELMREC_FAILED) {
-            if (needs_cleaning(m)) {
-                clean_record(&c, m);
+        for (size_t i = 0; i < s->older.count; i++) {
+            if (needs_cleaning(s->older.items[i])) {
+                clean_record(&c, s->older.items[i]);
             }
         }
     }

@@ -64,6 +64,7 @@ static void a_record_gives_its_metadata(void **state)
     assert_string_equal(m->owner, "o");
     assert_int_equal(m->epoch, 9);
     assert_int_equal(m->changed_ns, INT64_C(1796119205) * 1000000000);
+    assert_int_equal(m->created_ns, INT64_C(1796119200) * 1000000000);
     helmrec_meta_free(m);
     _cleanup_(free_cstr)
     char *index = helmrec_index(j);
