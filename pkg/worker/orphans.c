@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/must.h"
-#include "base/strmap.h"
 #include "base/text.h"
 #include "jsonx/jsonx.h"
 #include "manifest/manifest.h"
@@ -26,82 +25,12 @@
 
 struct cleaner {
     struct sync *s;
-    struct manifest stays;   /* of the newest record */
-    struct strmap resources; /* apiVersion -> json_t *: its APIResourceList */
-    struct mono confirmed;   /* when the lock was last asked for and was ours; zero: not yet */
+    struct live live;
+    struct manifest stays; /* of the newest record */
+    struct mono confirmed; /* when the lock was last asked for and was ours; zero: not yet */
     int64_t deleted, failed;
     struct err why; /* of the last failure */
 };
-
-static void decref(void *j)
-{
-    json_decref(j);
-}
-
-static enum err_kind ask(struct cleaner *c, const char *method, const char *path,
-                         const char *accept, const json_t *body, json_t **ret, struct err *err)
-{
-    struct worker *w = c->s->w;
-    struct mono soon = mono_add_ms(clock_mono(w->options.clock), WORKER_READ_MS);
-    struct kube_request req = {.method = method,
-                               .raw_path = path,
-                               .accept = accept,
-                               .body = body,
-                               .deadline = mono_min(soon, held_deadline(c->s->held)),
-                               .cancel = held_lost(c->s->held)};
-    struct kube_reply reply = KUBE_REPLY_INIT;
-    if (kube_do(w->options.kube, &req, &reply, err)) {
-        return err->kind;
-    }
-    if (ret != NULL) {
-        *ret = json_incref(reply.object);
-    }
-    kube_reply_release(&reply);
-    return ERR_NONE;
-}
-
-/* "/api/v1" or "/apis/GROUP/VERSION" */
-static char *root_of(const char *api_version)
-{
-    return xasprintf("%s/%s", strchr(api_version, '/') != NULL ? "/apis" : "/api", api_version);
-}
-
-/* The path of an object in the API; NULL with *err if its kind is not served (NOT_FOUND: then there
- * is no such object either). */
-static char *path_of(struct cleaner *c, const struct manifest_object *o, bool *ret_namespaced,
-                     struct err *err)
-{
-    _cleanup_(free_cstr)
-    char *root = root_of(o->api_version);
-    json_t *list = strmap_get(&c->resources, o->api_version);
-    if (list == NULL) {
-        if (ask(c, "GET", root, NULL, NULL, &list, err)) {
-            return NULL;
-        }
-        strmap_put(&c->resources, o->api_version, list);
-    }
-    size_t i;
-    const json_t *resource;
-    json_array_foreach(jsonx_at(list, "resources"), i, resource)
-    {
-        const char *plural = jsonx_str(resource, "name", "/");
-        if (strchr(plural, '/') != NULL || !text_eq(jsonx_str(resource, "kind", ""), o->kind)) {
-            continue;
-        }
-        struct buf path = BUF_INIT(4096);
-        buf_add_str(&path, root);
-        *ret_namespaced = jsonx_bool(resource, "namespaced", false);
-        if (*ret_namespaced) {
-            buf_add_str(&path, "/namespaces/");
-            buf_add_uri(&path, o->ns[0] != '\0' ? o->ns : c->s->hr->spec.target_ns);
-        }
-        buf_addf(&path, "/%s/", plural);
-        buf_add_uri(&path, o->name);
-        return buf_take(&path);
-    }
-    err_set(err, ERR_NOT_FOUND, "%s has no kind %s", o->api_version, o->kind);
-    return NULL;
-}
 
 /* Helm marks what is a release's; anything else only has the name. */
 static bool is_of_release(const struct cleaner *c, const json_t *live)
@@ -124,7 +53,7 @@ static enum err_kind delete_live(struct cleaner *c, const char *path, const json
                   jsonx_str(live, "metadata.uid", ""), "resourceVersion",
                   jsonx_str(live, "metadata.resourceVersion", ""));
     must(options != NULL);
-    return ask(c, "DELETE", path, NULL, options, NULL, err);
+    return live_ask(&c->live, "DELETE", path, NULL, options, NULL, err);
 }
 
 /* Did it exist before the revision that is said to have made it? */
@@ -161,12 +90,12 @@ static enum err_kind delete_object(struct cleaner *c, const struct helmrec_meta 
     }
     bool namespaced = true;
     _cleanup_(free_cstr)
-    char *path = path_of(c, o, &namespaced, err);
+    char *path = live_path(&c->live, o, &namespaced, err);
     if (path != NULL && !namespaced && manifest_has(&c->stays, o, NULL)) {
         return ERR_NONE;
     }
     _cleanup_json_ json_t *live = NULL;
-    if (path == NULL || ask(c, "GET", path, KUBE_ACCEPT_METADATA, NULL, &live, err)) {
+    if (path == NULL || live_ask(&c->live, "GET", path, KUBE_ACCEPT_METADATA, NULL, &live, err)) {
         return err->kind == ERR_NOT_FOUND ? ERR_NONE : err->kind;
     }
     if (!is_of_release(c, live) || manifest_is_kept(live) || is_older(live, record) ||
@@ -295,7 +224,7 @@ void sync_clean_orphans(struct sync *s)
     if (!needed || s->newest == NULL || s->newest->status != HELMREC_DEPLOYED) {
         return;
     }
-    struct cleaner c = {.s = s, .resources = {.free_value = decref}};
+    struct cleaner c = {.s = s, .live = live_begin(s)};
     struct err err = ERR_INIT;
     if (read_manifest(&c, s->newest, &c.stays, &err)) {
         note_failure(&c, &err);
@@ -309,5 +238,5 @@ void sync_clean_orphans(struct sync *s)
     s->wrote.deleted += c.deleted;
     tell(&c);
     manifest_release(&c.stays);
-    strmap_release(&c.resources);
+    live_end(&c.live);
 }

@@ -452,11 +452,14 @@ static void run_helm(struct sync *s, enum release_action action)
 static void finish_foreign(struct sync *s)
 {
     struct err err = ERR_INIT;
+    const char *uid = s->newest->owner;
+    _cleanup_(free_cstr)
+    char *by = uid[0] != '\0' ? xasprintf("UID %s", uid)
+                              : xstrdup("so say its objects' annotations " ANNOTATION_ANTECEDENT);
     err_set(&err, ERR_CONFLICT,
-            "release '%s' in '%s' belongs to HelmRelease %s (UID %s): change spec.releaseName or "
+            "release '%s' in '%s' belongs to HelmRelease %s (%s): change spec.releaseName or "
             "delete the other one",
-            s->hr->spec.release_name, s->hr->spec.target_ns, s->newest->owner_name,
-            s->newest->owner);
+            s->hr->spec.release_name, s->hr->spec.target_ns, s->newest->owner_name, by);
     struct outcome o = {.phase = "Failed", .reason = "OwnedByOther"};
     sync_fail_with(s, &o, &err);
 }
@@ -535,6 +538,24 @@ static void act(struct sync *s, enum release_action action)
     run_helm(s, action);
 }
 
+/* Before a release that no record gives to anybody is taken over: is it another HelmRelease's by
+ * its objects? That one is noted as the owner then. */
+static bool is_anothers(struct sync *s, enum release_action action)
+{
+    bool takes_over =
+        action == RELEASE_READ || action == RELEASE_UPGRADE || action == RELEASE_REPAIR;
+    if (!takes_over || s->newest->owner[0] != '\0') {
+        return false;
+    }
+    char *other = sync_antecedent(s);
+    if (other == NULL) {
+        return false;
+    }
+    free(s->newest->owner_name);
+    s->newest->owner_name = other;
+    return true;
+}
+
 void sync_run(struct sync *s)
 {
     struct err err = ERR_INIT;
@@ -574,6 +595,9 @@ void sync_run(struct sync *s)
                                           .foreign_pending_ms = s->w->options.foreign_pending_ms};
     situation.have_server_time = kube_server_time(s->w->options.kube, &situation.server_now);
     enum release_action action = release_decide(&situation);
+    if (is_anothers(s, action)) {
+        action = RELEASE_FOREIGN;
+    }
     /* The finalizer stands before the first install, or a deletion in between would orphan the
      * release; and not before there is something to install, or it would hold up the deletion of an
      * object that never had a release. */

@@ -4,6 +4,7 @@
 
 #include "base/strmap.h"
 #include "helmrec/helmrec.h"
+#include "manifest/manifest.h"
 #include "release/release.h"
 #include "worker/worker.h"
 
@@ -159,6 +160,23 @@ void sync_interrupted(struct sync *s);
 /* antecedent.c: mark what the last helm created as this HelmRelease's. A failure is logged. */
 #define ANNOTATION_ANTECEDENT "helm.fluxcd.io/antecedent"
 void sync_mark_created(struct sync *s);
+/* live.c: objects of a manifest as the API serves them, asked under the lock. */
+struct live {
+    struct sync *s;
+    struct strmap resources; /* apiVersion -> json_t *: its APIResourceList */
+};
+struct live live_begin(struct sync *s);
+void live_end(struct live *l);
+/* The object's path in the API, on the heap; NULL with *err if there is none (NOT_FOUND: its kind
+ * is not served, so there is no such object either). */
+char *live_path(struct live *l, const struct manifest_object *o, bool *ret_namespaced,
+                struct err *err);
+/* *ret (may be NULL): a new reference to the reply. */
+enum err_kind live_ask(struct live *l, const char *method, const char *path, const char *accept,
+                       const json_t *body, json_t **ret, struct err *err) MUST_CHECK;
+/* owner.c: "namespace/name" of another HelmRelease that exists and whose the newest record's
+ * objects are, by helm-operator's mark; NULL if there is none. On the heap. */
+char *sync_antecedent(struct sync *s);
 /* orphans.c: delete what only revisions that belay marked failed had made; newest is deployed,
  * newest and older are fresh. A failure is logged and told by an Event, and tried again at the next
  * sync. */
