@@ -506,6 +506,46 @@ func revisions(t *testing.T, ns, release string) []revision {
 	return all
 }
 
+// deployments remembers which revisions were ever seen as deployed. What stands as superseded says less: helm also supersedes a failed
+// revision, if it finds no deployed one when it upgrades.
+type deployments struct {
+	mu   sync.Mutex
+	seen map[string]bool // Secrets
+}
+
+func recordDeployments(t *testing.T, ns string) *deployments {
+	t.Helper()
+	w, err := env.kube.CoreV1().Secrets(ns).Watch(context.Background(), metav1.ListOptions{LabelSelector: "owner=helm,status=deployed"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &deployments{seen: map[string]bool{}}
+	go func() {
+		for ev := range w.ResultChan() {
+			if s, ok := ev.Object.(*corev1.Secret); ok {
+				d.mu.Lock()
+				d.seen[s.Name] = true
+				d.mu.Unlock()
+			}
+		}
+	}()
+	t.Cleanup(w.Stop)
+	return d
+}
+
+// of returns the revisions with this value under the key that were ever deployed.
+func (d *deployments) of(t *testing.T, all []revision, key, value string) (numbers []int) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range all {
+		if (r.status == "deployed" || d.seen[r.secret.Name]) && r.payload(t).Config[key] == value {
+			numbers = append(numbers, r.n)
+		}
+	}
+	return numbers
+}
+
 // newest is the number of the newest revision; it must be deployed.
 func newest(t *testing.T, ns, release string) int {
 	t.Helper()

@@ -156,7 +156,7 @@ func TestWokenHolderWritesNothing(t *testing.T) {
 			w.ns, dir = newNamespace(t)
 			repo := startRepo(t, dir)
 			repo.pack("thirty", "0.1.0")
-			w.seen = record(t, w.ns)
+			w.seen, w.deployed = record(t, w.ns), recordDeployments(t, w.ns)
 			o := belayOptions{ns: w.ns, dir: dir, helm: major, flags: append([]string{"--lease-timeout", "5s"}, strings.Fields(os.Getenv("WOKEN_FLAGS"))...)}
 			w.fleet = startFleet(t, o)
 			for _, name := range []string{"a", "b"} {
@@ -193,17 +193,18 @@ func TestWokenHolderWritesNothing(t *testing.T) {
 }
 
 type woken struct {
-	t      *testing.T
-	ns     string
-	audit  *auditLog
-	random *rand.Rand
-	seen   *recorder
-	fleet  *fleet
-	user   map[string]string // of each replica, in the audit log
-	usual  time.Duration     // from taking the lock to Released=True
-	made   int               // values so far
-	before int               // writes of stopped holders that came before the takeover
-	met    map[string]int    // what the stop met
+	t        *testing.T
+	ns       string
+	audit    *auditLog
+	random   *rand.Rand
+	seen     *recorder
+	deployed *deployments
+	fleet    *fleet
+	user     map[string]string // of each replica, in the audit log
+	usual    time.Duration     // from taking the lock to Released=True
+	made     int               // values so far
+	before   int               // writes of stopped holders that came before the takeover
+	met      map[string]int    // what the stop met
 }
 
 // edit changes the value and waits until somebody holds the lock for it.
@@ -248,6 +249,8 @@ func (w *woken) round(n int) bool {
 	holder.signal(syscall.SIGSTOP)
 	stopped := time.Now()
 	if !helmFirst {
+		// helm goes on until it wants something of belay: its next request waits in the socket for the day when belay wakes up.
+		time.Sleep(time.Duration(w.random.Int63n(int64(200 * time.Millisecond))))
 		helms = holder.descendants() // what was forked in the last moment, too
 		signalAll(helms, syscall.SIGSTOP)
 	}
@@ -330,14 +333,8 @@ func (w *woken) judge(value, phase string, old *replica, other string, stopped t
 		t.Errorf("%s: the audit log shows no write of %s, which did the upgrade", value, other)
 	}
 	newest(t, w.ns, "x")
-	reached := 0
-	for _, r := range revisions(t, w.ns, "x") {
-		if p := r.payload(t); p.Config["value"] == value && (p.Info.Status == "deployed" || p.Info.Status == "superseded") {
-			reached++
-		}
-	}
-	if reached != 1 {
-		t.Errorf("%s: %d revisions with this value became deployed, want 1", value, reached)
+	if got := w.deployed.of(t, revisions(t, w.ns, "x"), "value", value); len(got) != 1 {
+		t.Errorf("%s: revisions %v with this value became deployed, want one", value, got)
 	}
 	list, err := env.kube.CoreV1().ConfigMaps(w.ns).List(context.Background(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=Helm"})
 	if err != nil {
