@@ -299,6 +299,8 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--lease-timeout", "4s"}, []string{"--lease-timeout", "5s to 1h"}},
 		{[]string{"--lease-timeout=61m"}, []string{"--lease-timeout", "5s to 1h"}},
 		{[]string{"--lease-timeout", "30"}, []string{"--lease-timeout", "1m30s"}},
+		{[]string{"--foreign-pending-timeout", "59s"}, []string{"--foreign-pending-timeout", "0, or 1m to 720h"}},
+		{[]string{"--foreign-pending-timeout=-1m"}, []string{"--foreign-pending-timeout", "0, or 1m to 720h"}},
 		{[]string{"--workers", "0"}, []string{"--workers", "1 to 64"}},
 		{[]string{"--log-format", "xml"}, []string{"--log-format", "fmt|json"}},
 		{[]string{"--identity", "a/b"}, []string{"--identity", "slash"}},
