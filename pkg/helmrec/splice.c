@@ -55,7 +55,7 @@ static bool skip_string(struct scan *s)
 static bool skip_number_or_word(struct scan *s)
 {
     const char *from = s->at;
-    while (s->at < s->end && memchr(",]} \t\n\r", *s->at, 7) == NULL) {
+    while (s->at < s->end && strchr(",]} \t\n\r", *s->at) == NULL) {
         s->at++;
     }
     return s->at != from;
