@@ -456,9 +456,18 @@ func TestKilledHelmLeaksNothing(t *testing.T) {
 		mark, gen := edit(fmt.Sprintf("warm%d", i))
 		usual = max(usual, released(mark, gen).Sub(began))
 	}
-	files, threads := b.descriptors(), b.procStatus("Threads:")
-	killed := 0
-	for i := 0; i < rounds(8); i++ {
+	// The first kills fill belay's pool of connections, at three descriptors each; from then on one a kill would be twelve.
+	const warm, slack = 3, 9
+	var files []string
+	threads, killed := 0, 0
+	for i := 0; killed < warm+max(12, rounds(12)); i++ {
+		if i > 500 {
+			t.Fatalf("only %d helms could be killed in time", killed)
+		}
+		if killed == warm && files == nil {
+			released(edit("quiet"))
+			files, threads = b.descriptors(), b.procStatus("Threads:")
+		}
 		mark, gen := edit(fmt.Sprintf("r%d", i))
 		helm := 0
 		eventually(t, 20*time.Second, "helm runs", func() bool {
@@ -476,9 +485,6 @@ func TestKilledHelmLeaksNothing(t *testing.T) {
 			return observed(u) == gen && !lockOf(u).held && conditionOf(u, "Released").status != "Unknown"
 		})
 	}
-	if killed == 0 {
-		t.Error("no helm was killed in time: the test shows nothing")
-	}
 	mark, gen := edit("end")
 	released(mark, gen)
 	newest(t, ns, "x")
@@ -495,8 +501,8 @@ func TestKilledHelmLeaksNothing(t *testing.T) {
 		return fmt.Sprintf("descriptors as before:\n%s\nnow:\n%s\nthreads %d, now %d", strings.Join(files, " "), strings.Join(after, " "), threads, b.procStatus("Threads:"))
 	}, func() bool {
 		after = b.descriptors()
-		return len(after) <= len(files)+2 && b.procStatus("Threads:") <= threads
+		return len(after) <= len(files)+slack && b.procStatus("Threads:") <= threads
 	})
-	t.Logf("%d of %d helms killed; descriptors %d, then %d; threads %d, then %d", killed, rounds(8), len(files), len(after), threads, b.procStatus("Threads:"))
+	t.Logf("%d helms killed; descriptors %d, then %d; threads %d, then %d", killed, len(files), len(after), threads, b.procStatus("Threads:"))
 	seen.checkTruth(t)
 }
