@@ -10,18 +10,21 @@
 #include "base/strmap.h"
 #include "base/text.h"
 #include "jsonx/jsonx.h"
+#include "lease/lease.h"
 
 #define BEAT_MS      INT64_C(5000)
 #define ALIVE_MS     INT64_C(15000) /* three missed beats */
 #define CALL_MS      INT64_C(4000)
 #define FAREWELL_MS  INT64_C(1000)
-#define FORBIDDEN_MS INT64_C(60000) /* rights may be granted later */
+#define LITTER_MS    INT64_C(300000) /* a Lease that stood for so long was left by a kill -9 */
+#define FORBIDDEN_MS INT64_C(60000)  /* rights may be granted later */
 
 #define LABEL      "belay.helm.fluxcd.io/member"
 #define ANNOTATION "belay.helm.fluxcd.io/scope"
 
 /* One other member. */
 struct member {
+    char *name; /* of its Lease */
     char *resource_version;
     struct mono changed; /* when it was last seen to change */
     bool same_scope;
@@ -39,6 +42,7 @@ struct members {
 static void free_member(void *value)
 {
     struct member *m = value;
+    free(m->name);
     free(m->resource_version);
     free(m);
 }
@@ -94,7 +98,9 @@ int members_rank(struct members *m, const char *uid, int64_t failures)
     const char *identity;
     void *value;
     for (size_t it = 0; strmap_next(&m->all, &it, &identity, &value);) {
-        bool before = is_alive(value, now) && member_weight(identity, uid, failures) > ours;
+        /* An earlier life of our own pod is none of the others, however fresh its Lease. */
+        bool other = is_alive(value, now) && !lease_same_pod(identity, m->options.identity);
+        bool before = other && member_weight(identity, uid, failures) > ours;
         rank += before ? 1 : 0;
     }
     return rank;
@@ -183,6 +189,7 @@ static void note_other(struct members *m, const json_t *lease, struct mono now)
     struct member *o = strmap_get(&m->all, identity);
     if (o == NULL) {
         o = xcalloc(1, sizeof(*o));
+        o->name = xstrdup(jsonx_str(lease, "metadata.name", ""));
         strmap_put(&m->all, identity, o);
     }
     if (!text_eq(o->resource_version, version)) {
@@ -210,6 +217,39 @@ static void forget_unlisted(struct members *m)
     }
 }
 
+/* Take one Lease away that a dead member has left. Whoever still writes it makes it anew. */
+static void sweep_litter(struct members *m, struct mono now)
+{
+    _cleanup_(free_cstr)
+    char *name = NULL;
+    _cleanup_(free_cstr)
+    char *version = NULL;
+    mtx_lock(&m->lock);
+    void *value;
+    for (size_t it = 0; name == NULL && strmap_next(&m->all, &it, NULL, &value);) {
+        const struct member *o = value;
+        if (mono_diff_ms(now, o->changed) >= LITTER_MS) {
+            name = xstrdup(o->name);
+            version = xstrdup(o->resource_version);
+        }
+    }
+    mtx_unlock(&m->lock);
+    if (name == NULL) {
+        return;
+    }
+    _cleanup_json_ json_t *body =
+        json_pack("{s:s, s:s, s:{s:s}}", "apiVersion", "v1", "kind", "DeleteOptions",
+                  "preconditions", "resourceVersion", version);
+    must(body != NULL);
+    struct err ignored = ERR_INIT;
+    struct kube_request req = {.method = "DELETE",
+                               .name = name,
+                               .body = body,
+                               .deadline = mono_add_ms(now, CALL_MS),
+                               .cancel = m->options.cancel};
+    (void)call(m, &req, &ignored);
+}
+
 static enum err_kind look_around(struct members *m, struct err *err)
 {
     struct mono now = clock_mono(m->options.clock);
@@ -231,6 +271,7 @@ static enum err_kind look_around(struct members *m, struct err *err)
     }
     kube_reply_release(&reply);
     forget_unlisted(m);
+    sweep_litter(m, now);
     return ERR_NONE;
 }
 

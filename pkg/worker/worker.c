@@ -16,6 +16,11 @@
 
 /* The k-th replica in an object's order takes it only if it still needs a sync k of these later. */
 #define TURN_MS INT64_C(300)
+/* Nobody waits for more than so many others: replicas that were killed stay in the order for a
+ * while. */
+#define RANK_MAX 4
+/* The lock of an earlier life of this pod: is the last of its processes gone? */
+#define OWN_POD_POLL_MS INT64_C(200)
 /* Between two syncs of one generation by this replica, at least. */
 #define BREATHER_MS INT64_C(1000)
 /* Longer than a healthy watch ever lags behind our own writes. */
@@ -374,6 +379,7 @@ static int64_t turn_wait_ms(struct pass *p)
     int rank = w->options.members != NULL
                    ? members_rank(w->options.members, p->hr->uid, p->hr->status.attempt.failures)
                    : 0;
+    rank = rank < RANK_MAX ? rank : RANK_MAX;
     struct mono now = clock_mono(w->options.clock);
     MTX_GUARD(&w->lock);
     struct mono *since = strmap_get(&w->turns, p->key);
@@ -552,6 +558,32 @@ static void take_and_sync(struct pass *p, bool expired, const char *why)
     queue_add_rate_limited(w->options.queue, p->key);
 }
 
+/* Is the lock somebody's still? Then the key is queued for when it may not be. */
+static bool is_locked(struct pass *p, bool of_own_pod, enum lease_verdict *ret_verdict)
+{
+    struct worker *w = p->w;
+    int64_t wait_ms = 0;
+    *ret_verdict = judge_lease(w, p->key, p->hr, &wait_ms);
+    if (*ret_verdict == LEASE_WAIT && of_own_pod && wait_ms > OWN_POD_POLL_MS) {
+        wait_ms = OWN_POD_POLL_MS;
+    }
+    if (cache_is_behind(w, p->key, p->hr)) {
+        *ret_verdict = LEASE_WAIT;
+        wait_ms = WATCH_LAG_MS;
+    }
+    int64_t left_ms = left_to_run_out_ms(w, p->key, p->hr);
+    if (left_ms > 0) {
+        *ret_verdict = LEASE_WAIT;
+        wait_ms = left_ms;
+    }
+    if (*ret_verdict != LEASE_WAIT) {
+        return false;
+    }
+    forget_turn(w, p->key);
+    queue_add_after(w->options.queue, p->key, wait_ms, QUEUE_HIGH);
+    return true;
+}
+
 static void run_pass(struct pass *p)
 {
     struct worker *w = p->w;
@@ -560,20 +592,10 @@ static void run_pass(struct pass *p)
         queue_add_after(w->options.queue, p->key, CRD_BAD_RETRY_MS, QUEUE_LOW);
         return;
     }
-    int64_t wait_ms = 0;
-    enum lease_verdict verdict = judge_lease(w, p->key, p->hr, &wait_ms);
-    if (cache_is_behind(w, p->key, p->hr)) {
-        verdict = LEASE_WAIT;
-        wait_ms = WATCH_LAG_MS;
-    }
-    int64_t left_ms = left_to_run_out_ms(w, p->key, p->hr);
-    if (left_ms > 0) {
-        verdict = LEASE_WAIT;
-        wait_ms = left_ms;
-    }
-    if (verdict == LEASE_WAIT) {
-        forget_turn(w, p->key);
-        queue_add_after(w->options.queue, p->key, wait_ms, QUEUE_HIGH);
+    enum lease_verdict verdict;
+    bool of_own_pod = p->hr->status.lease.present &&
+                      lease_same_pod(p->hr->status.lease.holder, locks_identity(w->options.locks));
+    if (is_locked(p, of_own_pod, &verdict)) {
         return;
     }
     int64_t age_ms = 0;
@@ -601,7 +623,8 @@ static void run_pass(struct pass *p)
         queue_add_after(w->options.queue, p->key, breather, QUEUE_HIGH);
         return;
     }
-    int64_t turn_ms = turn_wait_ms(p);
+    /* A lock of an earlier life of this pod is ours to take over, and nobody else's yet. */
+    int64_t turn_ms = verdict == LEASE_EXPIRED && of_own_pod ? 0 : turn_wait_ms(p);
     if (turn_ms > 0) {
         queue_add_after(w->options.queue, p->key, turn_ms, QUEUE_LOW);
         return;

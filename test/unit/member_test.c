@@ -34,6 +34,8 @@ struct world {
     int freeze_b;
     int patches, posts, deletes;
     const char *scope_c;
+    const char *self, *b; /* identities; NULL: SELF, b/-/02 */
+    char swept[256];      /* URL and body of a DELETE of another's Lease */
 };
 
 static struct world *world_of(void *member, size_t offset)
@@ -96,18 +98,23 @@ static enum err_kind world_perform(struct transport *t, const struct http_reques
         w->posts++;
     } else if (strcmp(req->method, "DELETE") == 0) {
         w->deletes++;
+        if (req->body != NULL) {
+            (void)snprintf(w->swept, sizeof(w->swept), "%s %.*s", strrchr(req->url, '/'),
+                           (int)req->body_len, req->body);
+        }
     }
     if (strcmp(req->method, "GET") == 0) {
         assert_non_null(strstr(req->url, "labelSelector="));
         buf_addf(&r.body,
-                 "{\"kind\":\"LeaseList\",\"items\":[{\"metadata\":{\"resourceVersion\":\"%d\","
+                 "{\"kind\":\"LeaseList\",\"items\":[{\"metadata\":{\"name\":\"lease-b\","
+                 "\"resourceVersion\":\"%d\","
                  "\"annotations\":{\"belay.helm.fluxcd.io/scope\":"
-                 "\"all\"}},\"spec\":{\"holderIdentity\":\"b/-/"
-                 "02\"}},{\"metadata\":{\"resourceVersion\":\"%d\",\"annotations\":{"
+                 "\"all\"}},\"spec\":{\"holderIdentity\":\"%s\"}},{\"metadata\":{"
+                 "\"resourceVersion\":\"%d\",\"annotations\":{"
                  "\"belay.helm.fluxcd.io/scope\":\"%s\"}},\"spec\":{\"holderIdentity\":\"c/-/"
                  "03\"}},{\"metadata\":{\"resourceVersion\":\"1\"},"
                  "\"spec\":{\"holderIdentity\":\"" SELF "\"}}]}",
-                 w->version_b, w->version_c, w->scope_c);
+                 w->version_b, w->b != NULL ? w->b : "b/-/02", w->version_c, w->scope_c);
     } else {
         buf_add_str(&r.body, r.status < 400 ? "{\"kind\":\"Lease\"}"
                                             : "{\"kind\":\"Status\",\"message\":\"no\"}");
@@ -146,13 +153,14 @@ static struct members *run_world(struct world *w, struct kube **ret_kube,
     (void)rmdir(dir);
     *ret_kube = kube_new(&(struct kube_options){
         .transport = &w->transport, .clock = &w->clock, .config = *ret_config, .user_agent = "t"});
-    struct members *m = members_new(&(struct members_options){.kube = *ret_kube,
-                                                              .clock = &w->clock,
-                                                              .rng = &w->rng,
-                                                              .ns = "sys",
-                                                              .identity = SELF,
-                                                              .scope = "all",
-                                                              .cancel = &w->cancel});
+    struct members *m =
+        members_new(&(struct members_options){.kube = *ret_kube,
+                                              .clock = &w->clock,
+                                              .rng = &w->rng,
+                                              .ns = "sys",
+                                              .identity = w->self != NULL ? w->self : SELF,
+                                              .scope = "all",
+                                              .cancel = &w->cancel});
     members_run(m);
     return m;
 }
@@ -196,6 +204,42 @@ static void a_member_that_stopped_renewing_is_left_out(void **state)
     struct members *m = run_world(&w, &kube, &config);
     assert_int_equal(members_count(m), 2);
     end_world(&w, m, kube, config);
+}
+
+static void an_earlier_life_of_this_pod_is_none_of_the_others(void **state)
+{
+    (void)state;
+    struct world w = {.sleeps_left = 3,
+                      .freeze_b = 100,
+                      .scope_c = "another",
+                      .self = "a/uid-1/01",
+                      .b = "a/uid-1/00"};
+    struct kube *kube;
+    struct kube_config *config;
+    struct members *m = run_world(&w, &kube, &config);
+    for (int i = 0; i < 50; i++) {
+        char uid[16];
+        (void)snprintf(uid, sizeof(uid), "u%d", i);
+        assert_int_equal(members_rank(m, uid, 0), 0);
+    }
+    end_world(&w, m, kube, config);
+}
+
+static void what_a_killed_member_left_is_swept_up(void **state)
+{
+    (void)state;
+    struct world w = {.sleeps_left = 80, .freeze_b = 1, .scope_c = "all"};
+    struct kube *kube;
+    struct kube_config *config;
+    struct members *m = run_world(&w, &kube, &config);
+    assert_true(w.deletes < 80);
+    assert_non_null(strstr(w.swept, "/lease-b "));
+    assert_non_null(strstr(w.swept, "\"preconditions\":{\"resourceVersion\":\"1\"}"));
+    end_world(&w, m, kube, config);
+    struct world early = {.sleeps_left = 80, .freeze_b = 1000, .scope_c = "all"};
+    m = run_world(&early, &kube, &config);
+    assert_string_equal(early.swept, ""); /* the living are left alone */
+    end_world(&early, m, kube, config);
 }
 
 static void a_member_that_serves_something_else_is_left_out(void **state)
@@ -256,6 +300,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_living_of_the_same_scope_are_in_the_order),
         cmocka_unit_test(a_member_that_stopped_renewing_is_left_out),
+        cmocka_unit_test(an_earlier_life_of_this_pod_is_none_of_the_others),
+        cmocka_unit_test(what_a_killed_member_left_is_swept_up),
         cmocka_unit_test(a_member_that_serves_something_else_is_left_out),
         cmocka_unit_test(without_the_right_everybody_is_first),
         cmocka_unit_test(objects_are_spread_evenly_and_a_retry_moves_on),
