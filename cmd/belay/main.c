@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "app.h"
@@ -24,6 +25,7 @@
 #include "proc_posix/proc_posix.h"
 
 #define EXIT_USAGE 2
+#define FDS_WANTED 16384
 /* helm notes an interrupted run within 40 ms (seen); what has not ended after this long will not.
  */
 #define PATIENCE_MS INT64_C(5000)
@@ -114,9 +116,21 @@ static void drain(struct app *app, const sigset_t *set, int64_t grace_ms)
     }
 }
 
+/* Each helm opens a connection for each object that it writes at the same time, and the gate one
+ * more for each: the usual soft limit of 1024 is too low for many workers. */
+static void raise_fd_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FDS_WANTED) {
+        limit.rlim_cur = limit.rlim_max < FDS_WANTED ? limit.rlim_max : FDS_WANTED;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 static int run(const struct flags *flags)
 {
     sigset_t set;
+    raise_fd_limit();
     block_signals(&set);
     uint64_t seed = 0;
     rng_fill(rng_os(), &seed, sizeof(seed));

@@ -85,6 +85,19 @@ static void reply_begins(struct call *c, int status)
     c->headers_done = false;
 }
 
+/* Does this header say that the reply may be a cache's, and its Date as old as that? Warnings 1xx
+ * are caches' (RFC 9111 5.5); the API server itself says 299 of deprecated APIs. */
+static bool is_of_cache(const char *name, size_t name_len, const char *value, size_t len)
+{
+    static const char *const signs[] = {"Age", "X-Cache", "Warning"};
+    for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++) {
+        if (strlen(signs[i]) == name_len && strncasecmp(signs[i], name, name_len) == 0) {
+            return i < 2 || (len > 0 && value[0] == '1');
+        }
+    }
+    return false;
+}
+
 static void take_header(struct call *c, const char *name, size_t name_len, const char *value,
                         size_t len)
 {
@@ -106,12 +119,8 @@ static void take_header(struct call *c, const char *name, size_t name_len, const
             header_copy(wanted[i].dst, wanted[i].cap, value, len);
         }
     }
-    static const char *const cache_signs[] = {"Age", "Warning", "X-Cache"};
-    for (size_t i = 0; i < 3; i++) {
-        if (strlen(cache_signs[i]) == name_len &&
-            strncasecmp(cache_signs[i], name, name_len) == 0) {
-            r->date_unreliable = true;
-        }
+    if (is_of_cache(name, name_len, value, len)) {
+        r->date_unreliable = true;
     }
     if (name_len == 8 && strncasecmp("Location", name, 8) == 0 && len <= HEADER_VALUE_MAX) {
         free(c->location);

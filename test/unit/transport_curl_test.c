@@ -180,6 +180,12 @@ static bool serve_one(struct peer *p, int fd, const char *request)
     } else if (is_path(path, "/moved") || is_path(path, "/elsewhere") || is_path(path, "/round") ||
                is_path(path, "/file")) {
         serve_redirect(p, fd, path);
+    } else if (is_path(path, "/warned")) {
+        reply(fd, "200 OK", "Date: Tue, 01 Dec 2026 12:00:00 GMT\r\nWarning: 299 - \"old\"\r\n",
+              "ok");
+    } else if (is_path(path, "/stale")) {
+        reply(fd, "200 OK", "Date: Tue, 01 Dec 2026 12:00:00 GMT\r\nWarning: 110 - \"stale\"\r\n",
+              "ok");
     } else if (is_path(path, "/cached")) {
         reply(fd, "200 OK", "Date: Tue, 01 Dec 2026 12:00:00 GMT\r\nAge: 3\r\n", "ok");
     } else if (is_path(path, "/interim")) {
@@ -390,10 +396,16 @@ static void reply_comes_with_its_headers_and_times(void **state)
 static void date_of_a_cached_reply_is_marked(void **state)
 {
     struct fixture *f = *state;
-    struct outcome o = call(f->t, f->peer, "GET", "/cached", LONG_MS);
-    assert_int_equal(o.kind, ERR_NONE);
-    assert_true(o.res.date_unreliable);
-    http_response_release(&o.res);
+    const struct {
+        const char *path;
+        bool unreliable;
+    } rows[] = {{"/cached", true}, {"/stale", true}, {"/warned", false}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct outcome o = call(f->t, f->peer, "GET", rows[i].path, LONG_MS);
+        assert_int_equal(o.kind, ERR_NONE);
+        assert_int_equal(o.res.date_unreliable, rows[i].unreliable);
+        http_response_release(&o.res);
+    }
 }
 
 static void interim_reply_leaves_nothing_behind(void **state)
