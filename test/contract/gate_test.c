@@ -1,8 +1,11 @@
 /* The gate on a real API server: this program plays helm, by requests with a run's token, and
  * judges by what the server holds afterwards. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "fixture.h"
 #include "gate/gate.h"
@@ -564,6 +567,157 @@ static void a_watch_streams_and_ends_with_its_run(void **state)
     stage_close(&t);
 }
 
+/* ---- real helm ---- */
+
+/* helm's exit status; what it said into *ret_out. */
+static int run_helm(struct stage *t, const char *major, const char *verb, const char *const *more,
+                    char **ret_out)
+{
+    char dir[] = "/tmp/gate_test.XXXXXX";
+    must(mkdtemp(dir) != NULL);
+    const char *tools = getenv("TOOLS");
+    _cleanup_(free_cstr)
+    char *program = xasprintf("%s/%s", tools != NULL ? tools : "build/bin", major);
+    char *absolute = realpath(program, NULL);
+    must(absolute != NULL);
+    _cleanup_(free_cstr)
+    char *config = xasprintf("%s/config", dir);
+    _cleanup_(free_cstr)
+    char *env_config = xasprintf("KUBECONFIG=%s", config);
+    _cleanup_(free_cstr)
+    char *env_home = xasprintf("HOME=%s", dir);
+    struct err err = ERR_INIT;
+    assert_int_equal(gate_write_kubeconfig(t->run, config, &err), ERR_NONE);
+    const char *argv[12] = {absolute, verb, t->name, "-n", t->scene->ns};
+    for (size_t i = 5; *more != NULL; i++) {
+        argv[i] = *more++;
+    }
+    const char *envp[] = {env_config, env_home, "PATH=/usr/bin:/bin", NULL};
+    struct proc_spec spec = {.argv = argv,
+                             .envp = envp,
+                             .output_max = 65536,
+                             .deadline = mono_add_ms(clock_mono(clock_os()), 120000)};
+    struct child *child = NULL;
+    struct proc_result result = PROC_RESULT_INIT;
+    assert_int_equal(proc_start(proc_posix(), &spec, &child, &err), ERR_NONE);
+    assert_int_equal(proc_wait(proc_posix(), child, &result, &err), ERR_NONE);
+    proc_free(proc_posix(), child);
+    free(absolute);
+    int status = result.exit_code;
+    *ret_out = xasprintf("%s%s", buf_str(&result.out), buf_str(&result.err));
+    proc_result_release(&result);
+    _cleanup_(free_cstr)
+    char *rm = xasprintf("rm -rf %s", dir);
+    must(system(rm) == 0);
+    return status;
+}
+
+static void real_helm_installs_and_tests_with_logs(void **state)
+{
+    static const char *const majors[] = {"helm3", "helm4"};
+    for (size_t i = 0; i < 2; i++) {
+        struct stage t;
+        _cleanup_(free_cstr)
+        char *name = xasprintf("real-%s", majors[i]);
+        _cleanup_(free_cstr)
+        char *out = NULL;
+        char *chart = realpath("test/charts/podinfo-like", NULL);
+        must(chart != NULL);
+        stage_open(&t, *state, name, true);
+        admit(&t, true, 0);
+        const char *install[] = {chart, "--wait", NULL};
+        if (run_helm(&t, majors[i], "install", install, &out) != 0) {
+            fail_msg("%s install: %s", majors[i], out);
+        }
+        free_cstr(&out);
+        struct gate_report report = stage_dismiss(&t);
+        assert_int_equal(report.created, 3);
+        gate_report_release(&report);
+        struct helmrec_meta *meta = look_meta(&t, 1);
+        assert_int_equal(meta->status, HELMREC_DEPLOYED);
+        struct fence_claim claim = {.digest = meta->digest,
+                                    .owner = meta->owner,
+                                    .owner_name = meta->owner_name,
+                                    .epoch = meta->epoch};
+        admit(&t, false, 1);
+        gate_add_record(t.run, 1, meta->resource_version, &claim);
+        helmrec_meta_free(meta);
+        const char *test[] = {"--logs", NULL};
+        int status = run_helm(&t, majors[i], "test", test, &out);
+        print_message("    %s test --logs: status %d: %s\n", majors[i], status, out);
+        assert_false(gate_is_latched(t.run));
+        assert_non_null(strstr(out, "Phase:          Succeeded"));
+        /* Where no kubelet is, the API server says that it finds none, and helm passes that on: the
+         * words must be those, not the gate's. */
+        assert_int_equal(status == 0, strstr(out, "POD LOGS: ") != NULL);
+        assert_true(status == 0 || strstr(out, "/containerLogs/") != NULL);
+        meta = look_meta(&t, 1);
+        assert_string_equal(meta->digest, DIGEST); /* stock helm's PUT alone would have wiped it */
+        helmrec_meta_free(meta);
+        free(chart);
+        stage_close(&t);
+    }
+}
+
+/* ---- a slow reader ---- */
+
+static int64_t rss_kib(void)
+{
+    FILE *f = fopen("/proc/self/statm", "re");
+    long pages = 0;
+    long resident = 0;
+    must(f != NULL && fscanf(f, "%ld %ld", &pages, &resident) == 2);
+    (void)fclose(f);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* 20 MB of ConfigMaps, asked for by 16 readers that take nothing. */
+static void readers_that_do_not_read_cost_no_memory(void **state)
+{
+    struct stage t;
+    stage_open(&t, *state, "slow", true);
+    admit(&t, true, 0);
+    assert_int_equal(post_record(&t, 1, "eA=="), 201);
+    char *text = xmalloc(1U << 20);
+    memset(text, 'x', 1U << 20);
+    text[(1U << 20) - 200] = '\0';
+    for (int i = 0; i < 20; i++) {
+        _cleanup_(free_cstr)
+        char *name = xasprintf("big-%d", i);
+        _cleanup_(free_cstr)
+        char *body = xasprintf("{'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': "
+                               "'%s'}, 'data': {'a': '%s'}}",
+                               name, text);
+        assert_int_equal(ask(&t, "POST", "configmaps", body, NULL), 201);
+    }
+    free(text);
+    int64_t before = rss_kib();
+    int fds[16];
+    for (int i = 0; i < 16; i++) {
+        struct sockaddr_in addr = {.sin_family = AF_INET,
+                                   .sin_port = htons((uint16_t)gate_port(t.gate)),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        must(fds[i] >= 0 && connect(fds[i], (struct sockaddr *)&addr, sizeof(addr)) == 0);
+        _cleanup_(free_cstr)
+        char *request = xasprintf("GET /api/v1/namespaces/%s/configmaps HTTP/1.1\r\nHost: x\r\n"
+                                  "Impersonate-User: %s\r\nAccept: application/json\r\n\r\n",
+                                  t.scene->ns, t.token);
+        must(write(fds[i], request, strlen(request)) == (ssize_t)strlen(request));
+        char first[16]; /* the reply is under way */
+        must(read(fds[i], first, sizeof(first)) > 0);
+    }
+    (void)clock_sleep_until(clock_os(), mono_add_ms(clock_mono(clock_os()), 1000), NULL);
+    int64_t grown = rss_kib() - before;
+    print_message("    16 readers of 20 MB that read nothing: %lld KiB\n", (long long)grown);
+    assert_true(grown < 32768);
+    assert_int_equal(ask(&t, "GET", "/version", NULL, NULL), 200); /* the others go on */
+    for (int i = 0; i < 16; i++) {
+        (void)close(fds[i]);
+    }
+    stage_close(&t);
+}
+
 /* ---- many at once ---- */
 
 #define CHILDREN 32
@@ -615,6 +769,8 @@ int main(void)
         cmocka_unit_test(a_lease_that_is_not_renewed_shuts_the_gate),
         cmocka_unit_test(too_large_a_body_is_told_in_the_api_servers_words),
         cmocka_unit_test(a_watch_streams_and_ends_with_its_run),
+        cmocka_unit_test(real_helm_installs_and_tests_with_logs),
+        cmocka_unit_test(readers_that_do_not_read_cost_no_memory),
         cmocka_unit_test(many_readers_at_once_all_get_their_answers),
     };
     return cmocka_run_group_tests(tests, scene_open, scene_close);
