@@ -321,6 +321,37 @@ static enum err_kind open_tools(struct app *app, const struct dirs *dirs, struct
     return ERR_NONE;
 }
 
+/* Only the API server knows what a selector may be: asked once, or its watch would be refused again
+ * and again. What else goes wrong here is the watch's to report. */
+static enum err_kind check_selector(const struct app *app, struct err *err)
+{
+    if (app->flags.selector[0] == '\0') {
+        return ERR_NONE;
+    }
+    struct buf query = BUF_INIT(16384);
+    buf_add_str(&query, "limit=1&labelSelector=");
+    buf_add_uri(&query, app->flags.selector);
+    struct kube_request req = {.method = "GET",
+                               .gvr = &KUBE_HELMRELEASES,
+                               .ns = app->flags.allow_namespace,
+                               .query = buf_str(&query),
+                               .accept = KUBE_ACCEPT_METADATA_LIST,
+                               .raw_body = true,
+                               .deadline = mono_add_ms(clock_mono(clock_os()), 30000)};
+    struct kube_reply reply = KUBE_REPLY_INIT;
+    struct err why = ERR_INIT;
+    enum err_kind kind = kube_do(app->kube, &req, &reply, &why);
+    kube_reply_release(&reply);
+    buf_release(&query);
+    if (kind != ERR_INVALID || why.code != 400) {
+        return ERR_NONE;
+    }
+    err_set(err, ERR_INVALID, "--watch-label-selector: \"%s\" is not legal: %s",
+            app->flags.selector, why.msg);
+    err->code = EXIT_USAGE;
+    return err->kind;
+}
+
 /* The port is the same at each start, if it is free: helm's discovery cache on disk is named after
  * it. Not the same for two API servers: what one knows must not be taken for the other's. */
 static int gate_port_wanted(const struct app *app, const struct dirs *dirs)
@@ -514,7 +545,8 @@ enum err_kind app_start(const struct flags *flags, const struct dirs *dirs, stru
     (void)pod_socket_bound(app->pod_socket); /* ours from the first moment, if it is free */
     cancel_init(&app->stopping);
     cancel_init(&app->finishing);
-    if (open_tools(app, dirs, err) || open_api(app, err) || start_gate(app, dirs, err)) {
+    if (open_tools(app, dirs, err) || open_api(app, err) || check_selector(app, err) ||
+        start_gate(app, dirs, err)) {
         app_free(app);
         return err->kind;
     }

@@ -176,6 +176,14 @@ static const struct flag *find(const char *name, size_t len)
     return NULL;
 }
 
+/* An RFC 1123 label, as the names of namespaces are. */
+static bool is_label(const char *s)
+{
+    size_t len = strlen(s);
+    return len <= 63 && strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == len && s[0] != '-' &&
+           s[len - 1] != '-';
+}
+
 enum err_kind flags_parse(int argc, char **argv, struct flags *ret, struct err *err)
 {
     struct flags flags = {0};
@@ -216,6 +224,12 @@ enum err_kind flags_parse(int argc, char **argv, struct flags *ret, struct err *
         return err_set(err, ERR_INVALID,
                        "--identity: \"%s\" is not legal: use a name without a slash",
                        flags.identity);
+    }
+    if (flags.allow_namespace[0] != '\0' && !is_label(flags.allow_namespace)) {
+        return err_set(err, ERR_INVALID,
+                       "--allow-namespace: \"%s\" is not legal: use one namespace's name (at most "
+                       "63 of a-z, 0-9 and -), or none for all",
+                       flags.allow_namespace);
     }
     *ret = flags;
     return ERR_NONE;

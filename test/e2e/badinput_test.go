@@ -304,6 +304,8 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--workers", "0"}, []string{"--workers", "1 to 64"}},
 		{[]string{"--log-format", "xml"}, []string{"--log-format", "fmt|json"}},
 		{[]string{"--identity", "a/b"}, []string{"--identity", "slash"}},
+		{[]string{"--allow-namespace", "Team_A"}, []string{"--allow-namespace", "Team_A", "a-z"}},
+		{[]string{"--kubeconfig", env.belayConfig, "--helm", tool("helm3"), "--watch-label-selector", "team=a,,b"}, []string{"--watch-label-selector", "team=a,,b"}},
 		{[]string{"--no-such-flag"}, []string{"--no-such-flag", "--help"}},
 		{[]string{"--helm"}, []string{"--helm"}},
 		{[]string{"--helm", "/bin/false"}, []string{"--helm"}},
