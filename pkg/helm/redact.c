@@ -468,9 +468,8 @@ static void cut_userinfo(struct redactor *r)
             continue;
         }
         size_t at = 0;
-        for (size_t end = i + 3;
-             end < v->len && memchr("/ \"'`<>", v->bytes[end], 7) ==
-                                 NULL; /* NOLINT: the seven characters, not the NUL */
+        static const char ends[] = {'/', ' ', '"', '\'', '`', '<', '>'};
+        for (size_t end = i + 3; end < v->len && memchr(ends, v->bytes[end], sizeof(ends)) == NULL;
              end++) {
             at = v->bytes[end] == '@' ? end : at;
         }

@@ -343,6 +343,7 @@ static void put_members(struct edits *e, const char *text, struct span old, stru
         return;
     }
     if (old.end == 0) {
+        must(around != NULL);
         add_key(around, key);
     }
     struct buf *bytes = old.end != 0 ? replace(e, old) : around;
@@ -355,6 +356,7 @@ static void put_members(struct edits *e, const char *text, struct span old, stru
 static bool plan_edits(const struct text *t, const char *resource_version,
                        const struct kpb_annotation *annotations, size_t n, struct edits *e)
 {
+    must(t->copy != NULL);
     for (size_t i = 0; i < n; i++) {
         struct span old;
         if (!find_in(t->copy, t->annotations, &annotations[i].key, 1, &old)) {

@@ -67,7 +67,7 @@ struct pick {
 static void add_older(struct record_list *l, struct helmrec_meta *m)
 {
     if (m != NULL) {
-        l->items = xrealloc(l->items, (l->count + 1) * sizeof(*l->items));
+        l->items = xrealloc(l->items, (l->count + 1) * sizeof(void *));
         l->items[l->count++] = m;
     }
 }
