@@ -775,13 +775,13 @@ func letHooksGo(t *testing.T, ns string) (stop func()) {
 	go func() {
 		defer close(ended)
 		for ; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
-			pods, err := env.kube.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+			pods, err := env.kube.CoreV1().Pods(ns).List(context.Background(), metav1.ListOptions{})
 			if err != nil {
 				continue
 			}
 			for _, pod := range pods.Items {
 				if pod.Annotations["belay.test/hold"] == "true" {
-					_, _ = env.kube.CoreV1().Pods(ns).Patch(ctx, pod.Name, types.MergePatchType, body, metav1.PatchOptions{})
+					_, _ = env.kube.CoreV1().Pods(ns).Patch(context.Background(), pod.Name, types.MergePatchType, body, metav1.PatchOptions{})
 				}
 			}
 		}

@@ -130,7 +130,12 @@ func TestTakeoverTimes(t *testing.T) {
 					waitReleased(t, ns, "x", "True", 60*time.Second)
 					var times []time.Duration
 					for round := 1; round <= rounds(5); round++ {
-						times = append(times, m.round(round, way.name))
+						if took := m.round(round, way.name); took > 0 {
+							times = append(times, took)
+						}
+					}
+					if len(times) < rounds(5)*3/5 {
+						t.Fatalf("only %d takeovers in %d rounds", len(times), rounds(5))
 					}
 					s := seriesOf(times, way.goal)
 					fmt.Printf("e2e: takeover, %s during %s: %s (goal %v)\n", way.name, during, s, way.goal)
@@ -186,6 +191,12 @@ func (m *takeovers) round(n int, way string) time.Duration {
 	// A third of the lease: the holder goes at any point between two renewals.
 	time.Sleep(time.Duration(m.random.Int63n(int64(1700 * time.Millisecond))))
 	holder := m.fleet.of[held.replica()]
+	// kwok plays pods by name: what it had in hand for the hook's last pod may reach the new one, and then nothing holds.
+	if u := getHR(t, m.ns, "x"); m.during == "helm" && conditionOf(u, "Released").status != "Unknown" {
+		t.Logf("round %d: the hook ended by itself, nobody to take over from", n)
+		waitReleased(t, m.ns, "x", "True", 60*time.Second)
+		return 0
+	}
 	mark = m.seen.mark()
 	began := time.Now()
 	switch way {
