@@ -492,6 +492,12 @@ static void run_sync(struct pass *p, struct held *held, bool from_own_pod)
         int64_t guard_ms = lease_guard_ms(locks_lease_ms(p->w->options.locks));
         note_unlocked(p->w, p->key, held, mono_add_ms(held_deadline(held), 2 * guard_ms));
     }
+    if (!s.unlocked) {
+        /* The lock stands there until its lease is out, and nothing may change meanwhile: no event
+         * will wake us. */
+        queue_add_after(p->w->options.queue, p->key, locks_lease_ms(p->w->options.locks),
+                        QUEUE_HIGH);
+    }
     gate_report_release(&s.wrote);
     inputs_release(p->w, &s.in);
     helmrec_meta_free(s.newest);

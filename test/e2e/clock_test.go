@@ -11,9 +11,13 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // lyingProxy stands between a replica and the API server and tells it another time.
@@ -22,6 +26,7 @@ type lyingProxy struct {
 	ca    []byte
 	told  atomic.Int64 // replies
 	conns atomic.Int64
+	drop  atomic.Pointer[func(r *http.Request) bool] // true: the reply to r, which was carried out, never comes
 }
 
 type connKey struct{}
@@ -43,6 +48,9 @@ func startLyingProxy(t *testing.T, lie func(h http.Header, now time.Time, connec
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: 50},
 		FlushInterval: -1, // watches
 		ModifyResponse: func(r *http.Response) error {
+			if drop := p.drop.Load(); drop != nil && (*drop)(r.Request) {
+				panic(http.ErrAbortHandler)
+			}
 			connection, _ := r.Request.Context().Value(connKey{}).(int64)
 			lie(r.Header, time.Now(), connection)
 			p.told.Add(1)
@@ -161,4 +169,86 @@ func TestDatesThatLieRobNobody(t *testing.T) {
 			seen.checkTruth(t)
 		})
 	}
+}
+
+// A write of helm whose answer is lost may still be carried out for all that belay knows: the lock is not given up by hand, its lease
+// runs out, and only then somebody goes on; the change is released all the same.
+func TestLockWithAnUnansweredWriteRunsOut(t *testing.T) {
+	for _, major := range []string{"helm3", "helm4"} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			ns, dir := newNamespace(t)
+			proxy := startLyingProxy(t, func(http.Header, time.Time, int64) {})
+			config, err := accountConfig("unanswered-"+major, serviceAccount, proxy.url, proxy.ca)
+			if err != nil {
+				t.Fatal(err)
+			}
+			repo := startRepo(t, dir)
+			repo.pack("podinfo-like", "1.0.0")
+			b := startBelay(t, "a", belayOptions{ns: ns, dir: dir, helm: major, kubeconfig: config, flags: []string{"--lease-timeout", "5s"}})
+			s := spec(repo, "podinfo-like", "1.0.0", object{"podAnnotations": object{"round": "0"}})
+			s["releaseName"] = "x"
+			seen := record(t, ns)
+			createHR(t, ns, "x", s)
+			waitReleased(t, ns, "x", "True", 60*time.Second)
+			var dropped atomic.Int64 // when, in nanoseconds
+			drop := func(r *http.Request) bool {
+				return r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/deployments/x") && dropped.CompareAndSwap(0, time.Now().UnixNano())
+			}
+			proxy.drop.Store(&drop)
+			mark := seen.mark()
+			gen := patchSpec(t, ns, "x", object{"values": object{"podAnnotations": object{"round": "1"}}})
+			u, _ := seen.await(t, mark, "x", 30*time.Second, "the lock is taken", heldAt(gen))
+			first := lockOf(u)
+			_, at := seen.await(t, mark, "x", 60*time.Second, "the next lock, or a result", func(u *unstructured.Unstructured) bool {
+				return observed(u) == gen && (lockOf(u).epoch > first.epoch || !lockOf(u).held)
+			})
+			if dropped.Load() == 0 {
+				t.Fatal("no PATCH of the Deployment came through the proxy")
+			}
+			// The lease counts from a grant that was at most a third of it old.
+			if waited := at.Sub(time.Unix(0, dropped.Load())); waited < 3*time.Second {
+				t.Errorf("the lock was given up %v after the write that has no answer", waited)
+			}
+			final, _ := seen.await(t, mark, "x", 60*time.Second, "released", releasedTrue(gen))
+			if lockOf(final).epoch != first.epoch+1 {
+				t.Errorf("epoch %d, want %d", lockOf(final).epoch, first.epoch+1)
+			}
+			if !b.logged("the lock is left to run out") {
+				t.Error("nothing in the log says why")
+			}
+			seen.checkTruth(t)
+		})
+	}
+}
+
+// A replica that is alone, stopped for longer than its lease in the middle of helm, has lost its lock, and nobody changes the object:
+// it must go on by itself.
+func TestLonelyHolderGoesOnAfterAPause(t *testing.T) {
+	t.Parallel()
+	ns, dir := newNamespace(t)
+	repo := startRepo(t, dir)
+	repo.pack("slow", "0.1.0")
+	b := startBelay(t, "a", belayOptions{ns: ns, dir: dir, flags: []string{"--lease-timeout", "5s", "--charts-sync-interval", "1h"}})
+	s := spec(repo, "slow", "0.1.0", object{"value": "r0"})
+	s["releaseName"] = "x"
+	seen := record(t, ns)
+	createHR(t, ns, "x", s)
+	waitReleased(t, ns, "x", "True", 60*time.Second)
+	before := newest(t, ns, "x")
+	mark := seen.mark()
+	gen := patchSpec(t, ns, "x", object{"values": object{"hold": true, "value": "r1"}})
+	waitRevision(t, ns, "x", before+1, "pending-upgrade")
+	u, _ := seen.await(t, mark, "x", 30*time.Second, "the lock is taken", heldAt(gen))
+	first := lockOf(u)
+	b.signal(syscall.SIGSTOP)
+	time.Sleep(6 * time.Second)
+	b.signal(syscall.SIGCONT)
+	seen.await(t, mark, "x", 30*time.Second, "the lock is taken again", func(u *unstructured.Unstructured) bool {
+		return lockOf(u).held && lockOf(u).epoch > first.epoch
+	})
+	stop := letHooksGo(t, ns)
+	seen.await(t, mark, "x", 60*time.Second, "released", releasedTrue(gen))
+	stop()
+	seen.checkTruth(t)
 }
