@@ -73,6 +73,12 @@ $(BUILD)/contract/%_test: $(OBJ)/test/contract/%_test.o $(BUILD)/libbelay.a
 	@mkdir -p $(@D)
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 
+SIM := $(BUILD)/sim/lock_sim
+# The wrapped calls wake simulated threads, see test/sim/fiber.h.
+$(SIM): $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard test/sim/*.c))) $(BUILD)/libbelay.a
+	@mkdir -p $(@D)
+	@$(CC) $(LDFLAGS) -Wl,--wrap=cond_signal,--wrap=cond_broadcast -o $@ $^ $(LIBS)
+
 # Keep the objects of the tests, or each run would compile them anew.
 .SECONDARY: $(UNIT_C:%.c=$(OBJ)/%.o) $(CONTRACT_C:%.c=$(OBJ)/%.o)
 
@@ -97,6 +103,16 @@ demo: tools
 	@test/demo
 test:
 	@test/all
+
+# SEED=n STEPS=n: seeds from n on until so many steps are done.
+.PHONY: sim sim-run
+SEED  ?= 1
+STEPS ?= 1000000
+sim: bootstrap
+	@$(MAKE) -j2 sim-run
+sim-run: $(SIM)
+	@$(SIM) $(SEED) $(STEPS)
+	@$(SIM) --mutants 1 200
 
 .PHONY: asan tsan
 # Leaks count too. The thread sanitizer needs a memory layout without much randomness, which not every kernel gives by itself.
